@@ -1,0 +1,1 @@
+"""Where work runs: one contract, several backends behind it."""

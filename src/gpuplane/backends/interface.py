@@ -1,0 +1,308 @@
+"""The contract every backend keeps, split into capability classes.
+
+Owns the values that cross the border between control plane and backend. Instants are integer
+milliseconds since the epoch. Every verb is idempotent: it may be repeated after a crash.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from gpuplane.core.ids import AttemptId, GpuId, JobId, ReplicaId, TenantId
+from gpuplane.core.workloads import Execution, JobType, ResourceRequest
+
+
+class Phase(StrEnum):
+    """What a backend says about one replica."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+    LOST = "lost"
+    """Provably over without an exit record (its supervisor or node died)."""
+    UNREACHABLE = "unreachable"
+    """Nothing can be said; it may still run, so it keeps its allocation and its meter."""
+
+
+class Stream(StrEnum):
+    """Standard output and standard error, kept apart."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRef:
+    """Names one attempt with its fencing epoch; a verb with an older epoch is refused."""
+
+    attempt_id: AttemptId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """One replica of an attempt and the devices it was given."""
+
+    replica_id: ReplicaId
+    rank: int
+    node_name: str
+    gpu_ids: tuple[GpuId, ...] = ()
+    gpu_milli: int = 1000
+    mig_device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlan:
+    """All a backend needs to run one attempt; never a secret value (see `secrets` argument)."""
+
+    ref: AttemptRef
+    job_id: JobId
+    job_name: str
+    tenant_id: TenantId
+    tenant_name: str
+    project_name: str
+    attempt_number: int
+    job_type: JobType
+    execution: Execution
+    resources: ResourceRequest
+    replicas: tuple[ReplicaPlan, ...]
+    max_duration_s: int | None = None
+    checkpoint_path: str = ""
+    resume_from: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment set by the control plane (ids, trace context, API address), no secrets."""
+    workspace_archive: str | None = None
+    """Path of the snapshotted working directory (tar.gz), unpacked for each replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaObservation:
+    """What is seen of one replica now."""
+
+    ref: AttemptRef
+    rank: int
+    phase: Phase
+    started_at: int | None = None
+    ended_at: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    """A `core.reasons.Word` value when the phase is EXITED or LOST."""
+    message: str = ""
+    ready: bool | None = None
+    """For a SERVICE: the health check's verdict; None where there is none."""
+    port: int | None = None
+    url: str | None = None
+    restart_count: int = 0
+    progress_ratio: float | None = None
+    checkpoint: str | None = None
+    checkpoint_at: int | None = None
+    outputs: dict[str, object] | None = None
+    cpu_ms: int | None = None
+    memory_peak_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuObservation:
+    """One GPU as the backend sees it."""
+
+    gpu_id: GpuId
+    index: int
+    model: str
+    memory_mib: int
+    healthy: bool = True
+    message: str = ""
+    numa: int | None = None
+    mig_enabled: bool = False
+    mig_instances: tuple[tuple[str, int], ...] = ()
+    """(profile, first memory slice) of each MIG instance that exists."""
+    utilization_ratio: float | None = None
+    memory_used_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObservation:
+    """One node as the backend sees it."""
+
+    name: str
+    ready: bool
+    cpu_milli: int
+    memory_mib: int
+    ephemeral_mib: int
+    gpus: tuple[GpuObservation, ...] = ()
+    topology: str | None = None
+    """A `nvidia-smi topo -m` text or the name of a named topology."""
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """(key, value, effect)."""
+    rack: str = ""
+    block: str = ""
+    rdma_fabric: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at a backend; `generation` grows when its inventory changes."""
+
+    generation: int
+    observed_at: int
+    nodes: tuple[NodeObservation, ...]
+    replicas: tuple[ReplicaObservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a backend can be used, and what it promises."""
+
+    reachable: bool
+    kind: str
+    version: str
+    simulated: bool = False
+    notes: tuple[str, ...] = ()
+    """Plain sentences for people, e.g. that CPU limits are not enforced here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A run of bytes of one stream of one replica.
+
+    Args:
+        offset: Position of the first byte in the stream since its start; rotation never
+            renumbers, so an offset stays valid or is refused as gone.
+        at: When the last byte was written, if the backend knows.
+    """
+
+    rank: int
+    stream: Stream
+    offset: int
+    data: bytes
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command run beside a replica gave back."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class BackendError(Exception):
+    """A backend could not do what was asked; `word` is a `core.reasons.Word` value."""
+
+    def __init__(self, word: str, message: str) -> None:
+        super().__init__(message)
+        self.word = word
+        self.message = message
+
+
+class StaleEpoch(BackendError):
+    """A verb named an epoch older than the attempt's; nothing was done."""
+
+
+class Tombstoned(BackendError):
+    """The attempt was evicted before it started; it may never start."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What every backend can do."""
+
+    kind: str
+
+    async def probe(self) -> Probe:
+        """Return whether the backend can be reached and what it promises."""
+        ...
+
+    async def observe(self) -> Observation:
+        """Return nodes, GPUs and every replica not yet forgotten."""
+        ...
+
+    async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+        """Start the attempt unless it was started already or was evicted.
+
+        Args:
+            plan: What to run and where.
+            secrets: Environment names to secret values; never written anywhere that lasts.
+
+        Raises:
+            Tombstoned: If the attempt was evicted first.
+            StaleEpoch: If a newer epoch of this attempt is known.
+            BackendError: If it cannot be started; nothing half-started stays behind.
+        """
+        ...
+
+    async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
+        """Ask an attempt to stop: SIGTERM, then SIGKILL after grace_s. A late start is forbidden.
+
+        Returns at once; the end is seen by `observe`.
+        """
+        ...
+
+    async def forget(self, ref: AttemptRef) -> None:
+        """Drop what is kept of an attempt that is over; logs too."""
+        ...
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when something observable changed, or after timeout_s."""
+        ...
+
+
+@runtime_checkable
+class ReadsLogs(Protocol):
+    """A backend whose output can be read back."""
+
+    async def read_logs(
+        self, ref: AttemptRef, rank: int, stream: Stream, offset: int, limit_bytes: int
+    ) -> LogChunk:
+        """Return at most limit_bytes from offset; empty data at the end of what there is.
+
+        Raises:
+            BackendError: If nothing is kept for the attempt, or the offset has been rotated away.
+        """
+        ...
+
+    def follow_logs(
+        self, ref: AttemptRef, ranks: Sequence[int], stdout_offset: int, stderr_offset: int
+    ) -> AsyncIterator[LogChunk]:
+        """Yield output as it is written, in order, and end when the attempt is over."""
+        ...
+
+
+@runtime_checkable
+class Executes(Protocol):
+    """A backend that can run a command beside a replica."""
+
+    async def exec(
+        self, ref: AttemptRef, rank: int, command: Sequence[str], stdin: bytes, timeout_s: float
+    ) -> ExecResult:
+        """Run the command in the replica's directory and environment."""
+        ...
+
+
+@runtime_checkable
+class Checkpoints(Protocol):
+    """A backend that can ask a workload to write a checkpoint."""
+
+    async def request_checkpoint(self, ref: AttemptRef) -> None:
+        """Send the checkpoint signal (SIGUSR1 on local processes); the file reports the result."""
+        ...
+
+
+@runtime_checkable
+class FetchesArtifacts(Protocol):
+    """A backend that gives artifacts back."""
+
+    async def list_artifacts(self, ref: AttemptRef) -> tuple[tuple[str, int], ...]:
+        """Return (relative path, bytes) of the artifacts the job named, once it is over."""
+        ...
+
+    async def read_artifact(
+        self, ref: AttemptRef, path: str, offset: int, limit_bytes: int
+    ) -> bytes:
+        """Return a run of bytes of one artifact; path tricks are refused."""
+        ...

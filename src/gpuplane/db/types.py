@@ -1,0 +1,49 @@
+"""Column types shared by every table: ids, instants, money and typed JSON."""
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import JSON, BigInteger, Dialect, LargeBinary, Text, Uuid
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+T = TypeVar("T")
+
+Instant = BigInteger
+"""Milliseconds since the epoch, UTC."""
+Micro = BigInteger
+"""Money in millionths of a currency unit."""
+Json = JSON().with_variant(JSONB(), "postgresql")
+
+
+class Base(DeclarativeBase):
+    """The one registry of tables; a domain's tables start with the domain's name."""
+
+    type_annotation_map = {UUID: Uuid(), int: BigInteger, str: Text, bytes: LargeBinary}
+
+
+class JsonOf(TypeDecorator[Any]):
+    """A frozen dataclass (or any msgspec type) stored as JSON text and read back as itself."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self._encoder = msgspec.json.Encoder()
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Encode on the way in."""
+        return None if value is None else self._encoder.encode(value).decode()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """Decode on the way out."""
+        return None if value is None else self._decoder.decode(value)
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Store as text on both databases, so that bytes are the same."""
+        return dialect.type_descriptor(Text())

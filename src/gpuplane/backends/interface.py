@@ -154,6 +154,25 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaChanges:
+    """The replicas whose observation changed since a cursor, for loops that must stay cheap.
+
+    Args:
+        cursor: Pass it to the next call; opaque, and valid for the life of the backend object.
+        generation: The inventory's generation; when it differs from the last
+            `Observation.generation`, call `observe` for the nodes.
+        observed_at: When this was looked at, milliseconds since the epoch.
+        replicas: One observation for each changed replica, in the order of the changes. Progress
+            alone is no change: `observe` carries it.
+    """
+
+    cursor: str
+    generation: int
+    observed_at: int
+    replicas: tuple[ReplicaObservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Whether a backend can be used, and what it promises."""
 
@@ -249,6 +268,20 @@ class Backend(Protocol):
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when something observable changed, or after timeout_s."""
+        ...
+
+
+@runtime_checkable
+class ObservesChanges(Protocol):
+    """A backend that can say what changed, so that a turn costs as much as what happened."""
+
+    async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
+        """Return the replicas that changed since the cursor.
+
+        Args:
+            cursor: From an earlier answer. Empty, or one from before the backend was opened:
+                every replica not yet forgotten is returned.
+        """
         ...
 
 

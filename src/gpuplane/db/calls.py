@@ -1,0 +1,93 @@
+"""One authenticated request on its way through an endpoint: who, when, and the way to the database.
+
+`write` makes idempotency atomic: the shaped answer is stored in the transaction it answers for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar, cast
+
+from fastapi import Depends, Request
+from pydantic import BaseModel
+
+from gpuplane.db.database import Database
+from gpuplane.db.idempotency import StoredAnswer, store_answer
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.kit.access import Principal
+from gpuplane.kit.clock import Clock
+
+T = TypeVar("T")
+Shaped = TypeVar("Shaped", bound=BaseModel)
+
+
+@dataclass(slots=True)
+class Call:
+    """What every endpoint is given; `ports` holds what the composition root offers endpoints."""
+
+    database: Database
+    clock: Clock
+    principal: Principal
+    request_id: str
+    traceparent: str | None = None
+    idempotency_key: str | None = None
+    request_hash: str = ""
+    ports: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def now(self) -> int:
+        """Return the current instant in milliseconds."""
+        return self.clock.now_ms()
+
+    @property
+    def idempotency_scope(self) -> str:
+        """Return within what a key is unique: the user, so that nobody reads another's answer."""
+        return str(self.principal.user_id)
+
+    async def read(self, query: Callable[[ReadSession], T]) -> T:
+        """Run a query on one consistent view."""
+        return await self.database.read(query)
+
+    async def write(
+        self,
+        name: str,
+        unit: Callable[[WriteSession], T],
+        shape: Callable[[T], Shaped],
+        status: int = 200,
+    ) -> Shaped:
+        """Run a unit of work, shape its result, and keep the answer under the request's key.
+
+        Args:
+            name: `domain.verb` of the unit; also its failpoint and metric.
+            unit: What to do; refused work raises a ProductError and leaves nothing behind.
+            shape: Makes the API body from the unit's result.
+            status: The HTTP status stored with the answer; the same as the endpoint's.
+        """
+
+        def run(session: WriteSession) -> Shaped:
+            body = shape(unit(session))
+            if self.idempotency_key is not None:
+                store_answer(
+                    session,
+                    self.idempotency_scope,
+                    self.idempotency_key,
+                    StoredAnswer(self.request_hash, status, body.model_dump_json(by_alias=True)),
+                    self.now,
+                )
+            return body
+
+        return await self.database.write(name, run)
+
+    def port(self, name: str, kind: type[T]) -> T:
+        """Return a named part that the composition root offers to endpoints."""
+        value = self.ports[name]
+        if not isinstance(value, kind):
+            raise TypeError(f"port {name!r} is {type(value).__name__}, not {kind.__name__}")
+        return cast("T", value)
+
+
+def get_call(request: Request) -> Call:
+    """Return the call that the authentication layer put on this request."""
+    return cast("Call", request.state.call)
+
+
+CallDep = Annotated[Call, Depends(get_call)]

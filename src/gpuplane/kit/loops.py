@@ -1,0 +1,138 @@
+"""Runs loops: each by period and by wake-up, one turn at a time, with back-off outside the turn.
+
+A loop is a name, a period and `run_once`; it takes no input, is idempotent and may be run twice.
+An error ends the turn, is counted and logged once with its traceback, and the next turn is the
+retry.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuplane.kit.clock import Clock
+
+log = logging.getLogger("gpuplane.loops")
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_LAST_S = 30.0
+STALLED_AFTER_PERIODS = 5
+"""A loop that has not finished a turn for so many periods (at least 30 s) is reported stalled."""
+
+
+class LoopBody(Protocol):
+    """One loop of the product."""
+
+    name: str
+    period_s: float
+
+    async def run_once(self) -> bool:
+        """Do one turn; True asks for the next turn at once because more work is known."""
+        ...
+
+
+@dataclass(slots=True)
+class LoopState:
+    """What `/ready` and `/api/v1/loops` show of a loop."""
+
+    name: str
+    period_s: float
+    turns: int = 0
+    failures: int = 0
+    consecutive_failures: int = 0
+    last_started: int | None = None
+    last_finished: int | None = None
+    last_duration_s: float | None = None
+    last_error: str | None = None
+    running: bool = False
+    extra: dict[str, object] = field(default_factory=dict)
+
+    def is_stalled(self, now: int) -> bool:
+        """Return whether no turn has ended for too long."""
+        limit_ms = max(30_000, int(self.period_s * 1000 * STALLED_AFTER_PERIODS))
+        since = self.last_finished if self.last_finished is not None else self.last_started
+        return since is not None and now - since > limit_ms
+
+
+class LoopRunner:
+    """Owns the tasks of all loops in this process."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Make a runner that tells time by the clock."""
+        self._clock = clock
+        self._bodies: dict[str, LoopBody] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.states: dict[str, LoopState] = {}
+
+    def add(self, body: LoopBody) -> None:
+        """Register a loop before `start`."""
+        if body.name in self._bodies:
+            raise ValueError(f"two loops are named {body.name!r}")
+        self._bodies[body.name] = body
+        self._wakes[body.name] = asyncio.Event()
+        self.states[body.name] = LoopState(body.name, body.period_s)
+
+    def wake(self, names: Iterable[str]) -> None:
+        """Let the named loops run now; names of loops that other processes own are ignored."""
+        for name in names:
+            event = self._wakes.get(name)
+            if event is not None:
+                event.set()
+
+    def start(self) -> None:
+        """Start a task for each loop."""
+        for name, body in self._bodies.items():
+            self._tasks.append(asyncio.create_task(self._run(body), name=f"loop:{name}"))
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Cancel every loop at its next await and wait for it."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        self._tasks.clear()
+
+    async def _run(self, body: LoopBody) -> None:
+        wake = self._wakes[body.name]
+        state = self.states[body.name]
+        while True:
+            wake.clear()
+            again = await self.turn(body, state)
+            if again:
+                await asyncio.sleep(0)
+                continue
+            delay = body.period_s
+            if state.consecutive_failures:
+                backoff = BACKOFF_FIRST_S * 2 ** min(state.consecutive_failures - 1, 10)
+                delay = min(backoff, BACKOFF_LAST_S) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+                await asyncio.sleep(delay)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), timeout=delay)
+
+    async def turn(self, body: LoopBody, state: LoopState) -> bool:
+        """Run one turn and record how it went."""
+        state.running, state.last_started = True, self._clock.now_ms()
+        started = self._clock.monotonic()
+        try:
+            again = await body.run_once()
+            state.consecutive_failures = 0
+            state.last_error = None
+        except Exception as error:
+            state.failures += 1
+            state.consecutive_failures += 1
+            state.last_error = f"{type(error).__name__}: {error}"
+            log.exception("loop %s failed", body.name)
+            again = False
+        finally:
+            state.turns += 1
+            state.running = False
+            state.last_finished = self._clock.now_ms()
+            state.last_duration_s = self._clock.monotonic() - started
+        return again
+
+

@@ -1,0 +1,64 @@
+# Two commands are all the set-up: `make run` and `make test`. The rest is for daily work.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTEST := .venv/bin/python -m pytest
+FAST_TESTS := tests/unit tests/property tests/tidy
+COMPILE := .venv/bin/uv pip compile --quiet --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --no-header --python-version 3.11 --extra build
+
+.PHONY: help
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+.PHONY: run
+run: ## start the control plane on this machine (ARGS="…" are passed on)
+	@tools/environment.sh .venv-run requirements/runtime.txt
+	@exec .venv-run/bin/gpuplane up $(ARGS)
+
+.PHONY: setup
+setup: ## make .venv with the product and its development tools
+	@tools/environment.sh .venv requirements/dev.txt
+
+# Lint first because it fails fastest; types and tests then share the cores.
+.PHONY: check
+check: setup ## format, lint, strict types, import contracts, fast tests: under a minute
+	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/ruff check --quiet .
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target \
+		check-types check-imports check-tests
+
+.PHONY: check-types check-imports check-tests
+check-types:
+	@.venv/bin/mypy
+check-imports:
+	@.venv/bin/lint-imports --no-logo
+check-tests:
+	@$(PYTEST) -q -n 2 $(FAST_TESTS)
+
+# MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
+.PHONY: test
+test: check ## everything this machine can run; ends with what was left out and why
+	@$(PYTEST) -q -n 2 --dist worksteal $(if $(MAY_LEAVE_OUT),--may-leave-out=$(MAY_LEAVE_OUT)) tests
+
+.PHONY: soak
+soak: setup ## the long runs: random kills, many examples (results go to docs/status.md)
+	@$(PYTEST) --soak --timeout 0 -s -m soak tests
+
+.PHONY: bench
+bench: setup ## every benchmark, printed with machine, median and spread
+	@set -e; for file in benchmarks/bench_*.py; do \
+		name=$${file#benchmarks/}; .venv/bin/python -m benchmarks.$${name%.py}; done
+
+.PHONY: openapi
+openapi: setup ## write the committed OpenAPI file from the running app
+	@.venv/bin/python -m tools.openapi
+
+.PHONY: requirements
+requirements: setup ## compile the hashed requirement files from pyproject.toml
+	@$(COMPILE) pyproject.toml -o requirements/runtime.txt
+	@$(COMPILE) --extra dev pyproject.toml -o requirements/dev.txt
+
+.PHONY: clean
+clean: ## remove what make made
+	@rm -rf .venv .venv-run build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache src/*.egg-info

@@ -1,0 +1,1 @@
+"""Allowed transitions as tables, each edge with a sentence, each state with owner and exit."""

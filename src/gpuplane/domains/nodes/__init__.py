@@ -1,0 +1,1 @@
+"""Nodes and GPUs as observed: facts from backends, and what operators said of them."""

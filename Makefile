@@ -24,7 +24,7 @@ setup: ## make .venv with the product and its development tools
 check: setup ## format, lint, strict types, import contracts, fast tests: under a minute
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target \
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target \
 		check-types check-imports check-tests
 
 .PHONY: check-types check-imports check-tests

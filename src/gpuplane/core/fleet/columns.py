@@ -1,0 +1,370 @@
+"""The columns of one cluster: nodes along one axis, GPUs along the first.
+
+Owns what is free and its exact bookkeeping (allocate, release, checkpoint, rollback) and a log of
+touched nodes, so that whoever caches by node knows what to look at again. Knows no workloads.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.fleet.facts import Allocation, GpuFacts, NodeFacts, Taint
+from gpuplane.core.ids import ClusterId, GpuId, NodeId, ReservationId
+from gpuplane.core.topology.matrix import LinkMatrix
+
+MAX_GPUS = 16
+"""GPUs of one node that fit the free mask; the largest NVSwitch machine has 16."""
+
+NEVER = np.iinfo(np.int64).max
+"""An instant later than all others: no maintenance is announced."""
+
+_T = TypeVar("_T", bound=Hashable)
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Masks = NDArray[np.uint16]
+
+BITS_OF_MASK: tuple[tuple[int, ...], ...] = tuple(
+    tuple(bit for bit in range(MAX_GPUS) if mask >> bit & 1) for mask in range(256)
+)
+"""The GPU indices in a mask of eight; wider masks are split in two (`bits_of`)."""
+
+POPCOUNT: NDArray[np.uint8] = np.array(
+    [bin(mask).count("1") for mask in range(1 << MAX_GPUS)], dtype=np.uint8
+)
+"""Number of GPUs in a mask, shape (65536,)."""
+
+
+def bits_of(mask: int) -> tuple[int, ...]:
+    """Return the GPU indices in a mask, lowest first."""
+    if mask < 256:
+        return BITS_OF_MASK[mask]
+    return BITS_OF_MASK[mask & 255] + tuple(bit + 8 for bit in BITS_OF_MASK[mask >> 8])
+
+
+class Take(NamedTuple):
+    """What one replica takes from a node, in column terms.
+
+    Args:
+        gpu_mask: GPUs by index; 0 with `mig`.
+        gpu_milli: Share of each of them.
+        mig: (GPU index, profile, first memory slice), or None.
+    """
+
+    node: int
+    gpu_mask: int
+    gpu_milli: int
+    cpu_milli: int
+    memory_mib: int
+    ephemeral_mib: int
+    mig: tuple[int, str, int] | None = None
+
+
+class Fleet:
+    """One cluster's nodes as columns; index i is the i-th node by name.
+
+    Attributes:
+        gpu_free_milli: Free share of each usable GPU, 0 elsewhere, shape (gpu, node), uint16.
+        gpu_free_mask: Usable GPUs that are wholly free, shape (node,), uint16.
+        usable_mask: GPUs given out whole or in shares: healthy and not in MIG mode.
+        present_mask: GPUs that exist. `healthy_mask`: those that work. `mig_mask`: in MIG mode.
+        gpu_model: Index into `models` of each GPU, -1 for none, shape (gpu, node), int16.
+        gpu_memory_mib: Memory of each GPU, shape (gpu, node), int32.
+        mig_free: By profile, a bit per first slice of each free instance, shape (gpu, node).
+        reserved: Index into `reservations` of each GPU, -1 for none, shape (gpu, node), int16.
+        topology_index: Index into `topologies`, -1 for unknown, shape (node,).
+        touched: Node indices in the order of change, rollbacks included.
+    """
+
+    def __init__(self, cluster_id: ClusterId, nodes: Sequence[NodeFacts]) -> None:
+        """Make the columns of an empty cluster; `from_nodes` adds what is taken."""
+        nodes = sorted(nodes, key=lambda node: (node.name, str(node.node_id)))
+        count = len(nodes)
+        self.cluster_id = cluster_id
+        self.nodes: tuple[NodeFacts, ...] = tuple(nodes)
+        self.index: dict[NodeId, int] = {node.node_id: i for i, node in enumerate(nodes)}
+        if len(self.index) != count:
+            raise ValueError("a node is given twice")
+        self.gpu_count_max = max([1, *(_slots(node) for node in nodes)])
+        if self.gpu_count_max > MAX_GPUS:
+            raise ValueError(f"a node has more than {MAX_GPUS} GPUs")
+        self._make_node_columns(nodes)
+        self._make_gpu_columns(nodes)
+        self.touched: list[int] = []
+        self._ledger: list[tuple[int, Take]] = []
+        self._label_masks: dict[tuple[str, str], Bools] = {}
+
+    @classmethod
+    def from_nodes(
+        cls,
+        cluster_id: ClusterId,
+        nodes: Sequence[NodeFacts],
+        allocations: Iterable[Allocation] = (),
+    ) -> "Fleet":
+        """Build the columns and take what is allocated from them.
+
+        Raises:
+            ValueError: If an allocation names an unknown node or GPU, or a GPU is sold twice.
+        """
+        fleet = cls(cluster_id, nodes)
+        for allocation in allocations:
+            fleet.allocate(fleet.take_of(allocation))
+        fleet._ledger.clear()
+        fleet.touched.clear()
+        return fleet
+
+    def _make_node_columns(self, nodes: Sequence[NodeFacts]) -> None:
+        self.ready: Bools = np.array([node.ready for node in nodes], dtype=np.bool_)
+        self.cordoned: Bools = np.array([node.cordoned for node in nodes], dtype=np.bool_)
+        self.maintenance_at: Ints = _ints(
+            NEVER if node.maintenance_at is None else node.maintenance_at for node in nodes
+        )
+        self.cpu_total: Ints = _ints(node.cpu_milli for node in nodes)
+        self.memory_total: Ints = _ints(node.memory_mib for node in nodes)
+        self.ephemeral_total: Ints = _ints(node.ephemeral_mib for node in nodes)
+        self.cpu_free: Ints = self.cpu_total.copy()
+        self.memory_free: Ints = self.memory_total.copy()
+        self.ephemeral_free: Ints = self.ephemeral_total.copy()
+        self.price: Ints = _ints(node.price_micro_per_gpu_hour for node in nodes)
+        self.racks, self.rack = _intern([node.rack for node in nodes])
+        self.blocks, self.block = _intern([node.block for node in nodes])
+        self.fabrics, self.fabric = _intern([node.rdma_fabric for node in nodes])
+        self.taint_sets: tuple[tuple[Taint, ...], ...]
+        taints = [tuple(sorted(set(node.taints))) for node in nodes]
+        self.taint_sets, self.taint_set = _intern(taints)
+        self.topologies: tuple[LinkMatrix, ...]
+        kinds = list(dict.fromkeys(n.topology for n in nodes if n.topology is not None))
+        self.topologies = tuple(kinds)
+        places = {matrix: i for i, matrix in enumerate(kinds)}
+        self.topology_index: Ints = _ints(
+            -1 if node.topology is None else places[node.topology] for node in nodes
+        )
+
+    def _make_gpu_columns(self, nodes: Sequence[NodeFacts]) -> None:
+        shape = (self.gpu_count_max, len(nodes))
+        self.gpu_free_milli: Masks = np.zeros(shape, dtype=np.uint16)
+        self.gpu_model: NDArray[np.int16] = np.full(shape, -1, dtype=np.int16)
+        self.gpu_architecture: NDArray[np.int16] = np.full(shape, -1, dtype=np.int16)
+        self.gpu_memory_mib: NDArray[np.int32] = np.zeros(shape, dtype=np.int32)
+        self.reserved: NDArray[np.int16] = np.full(shape, -1, dtype=np.int16)
+        self.present_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
+        self.healthy_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
+        self.mig_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
+        self.mig_free: dict[str, Masks] = {}
+        self.gpu_ids: list[dict[int, GpuId]] = []
+        self._gpu_index: dict[GpuId, tuple[int, int]] = {}
+        models: dict[str, int] = {}
+        architectures: dict[str, int] = {}
+        reservations: dict[ReservationId, int] = {}
+        for i, node in enumerate(nodes):
+            self.gpu_ids.append({gpu.index: gpu.gpu_id for gpu in node.gpus})
+            if len(self.gpu_ids[i]) != len(node.gpus):
+                raise ValueError(f"node {node.name}: a GPU index is given twice")
+            for gpu in node.gpus:
+                g = gpu.index
+                if gpu.gpu_id in self._gpu_index:
+                    raise ValueError(f"node {node.name}: {gpu.gpu_id} is on another node too")
+                self._gpu_index[gpu.gpu_id] = (i, g)
+                bit = 1 << g
+                self.present_mask[i] |= bit
+                self.gpu_model[g, i] = models.setdefault(gpu.model, len(models))
+                self.gpu_architecture[g, i] = architectures.setdefault(
+                    gpu.architecture, len(architectures)
+                )
+                self.gpu_memory_mib[g, i] = gpu.memory_mib
+                if gpu.reserved_for is not None:
+                    self.reserved[g, i] = reservations.setdefault(
+                        gpu.reserved_for, len(reservations)
+                    )
+                if gpu.healthy:
+                    self.healthy_mask[i] |= bit
+                if gpu.mig_enabled:
+                    self.mig_mask[i] |= bit
+                    self._add_mig(i, gpu, shape)
+        self.models = tuple(models)
+        self.architectures = tuple(architectures)
+        self.reservations = tuple(reservations)
+        self.usable_mask: Masks = self.healthy_mask & ~self.mig_mask
+        self.gpu_free_mask: Masks = self.usable_mask.copy()
+        for g in range(self.gpu_count_max):
+            usable = (self.usable_mask >> np.uint16(g)) & np.uint16(1)
+            self.gpu_free_milli[g] = usable * np.uint16(WHOLE_GPU_MILLI)
+
+    def _add_mig(self, node: int, gpu: GpuFacts, shape: tuple[int, int]) -> None:
+        for slot in gpu.mig_instances if gpu.healthy else ():
+            column = self.mig_free.setdefault(slot.profile, np.zeros(shape, dtype=np.uint16))
+            column[gpu.index, node] |= 1 << slot.start
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    # What nodes are like.
+
+    def label_mask(self, key: str, value: str) -> Bools:
+        """Return which nodes carry a label with this value, shape (node,)."""
+        found = self._label_masks.get((key, value))
+        if found is None:
+            found = np.array([node.labels.get(key) == value for node in self.nodes], dtype=np.bool_)
+            self._label_masks[key, value] = found
+        return found
+
+    def gpu_id(self, node: int, gpu: int) -> GpuId:
+        """Return the id of the GPU with this index on a node."""
+        return self.gpu_ids[node][gpu]
+
+    def gpu_bits(self, matches: Bools) -> Masks:
+        """Return a (gpu, node) table of truth as one mask a node."""
+        mask = np.zeros(len(self.nodes), dtype=np.uint16)
+        for g in range(self.gpu_count_max):
+            mask |= matches[g].astype(np.uint16) << np.uint16(g)
+        return mask
+
+    def take_of(self, allocation: Allocation) -> Take:
+        """Return an allocation in column terms.
+
+        Raises:
+            ValueError: If the node or a GPU is not in this fleet, or a GPU is on another node.
+        """
+        node = self.index.get(allocation.node_id)
+        if node is None:
+            raise ValueError(f"there is no node {allocation.node_id} in this fleet")
+        mask = 0
+        mig = None
+        if allocation.mig is not None:
+            at = self._gpu_index.get(allocation.mig.gpu_id)
+            if at is None or at[0] != node:
+                raise ValueError(f"{allocation.mig.gpu_id} is not on {self.nodes[node].name}")
+            mig = (at[1], allocation.mig.profile, allocation.mig.start)
+        else:
+            for gpu_id in allocation.gpu_ids:
+                at = self._gpu_index.get(gpu_id)
+                if at is None or at[0] != node:
+                    raise ValueError(f"{gpu_id} is not on {self.nodes[node].name}")
+                mask |= 1 << at[1]
+        return Take(
+            node,
+            mask,
+            allocation.gpu_milli,
+            allocation.cpu_milli,
+            allocation.memory_mib,
+            allocation.ephemeral_mib,
+            mig,
+        )
+
+    # What changes.
+
+    def allocate(self, take: Take) -> None:
+        """Take resources from a node.
+
+        CPU, memory and ephemeral storage may go below zero (a node may shrink under its work);
+        a GPU may not.
+
+        Raises:
+            ValueError: If a usable GPU has not that much free, or the MIG instance is not free.
+        """
+        self._check(take)
+        self._apply(take, 1)
+        self._ledger.append((1, take))
+
+    def release(self, take: Take) -> None:
+        """Give back what was allocated.
+
+        Raises:
+            ValueError: If a GPU would have more than a whole free, or the instance is free.
+        """
+        self._check_release(take)
+        self._apply(take, -1)
+        self._ledger.append((-1, take))
+
+    def checkpoint(self) -> int:
+        """Return a mark of the ledger for `rollback`."""
+        return len(self._ledger)
+
+    def rollback(self, mark: int) -> None:
+        """Undo every change since the mark, newest first."""
+        while len(self._ledger) > mark:
+            sign, take = self._ledger.pop()
+            self._apply(take, -sign)
+
+    def _apply(self, take: Take, sign: int) -> None:
+        node = take.node
+        self.cpu_free[node] -= sign * take.cpu_milli
+        self.memory_free[node] -= sign * take.memory_mib
+        self.ephemeral_free[node] -= sign * take.ephemeral_mib
+        self.touched.append(node)
+        if take.mig is not None:
+            gpu, profile, start = take.mig
+            column = self.mig_free.get(profile)
+            if column is not None and self.healthy_mask[node] >> gpu & 1:
+                column[gpu, node] ^= 1 << start
+            return
+        mask = take.gpu_mask & int(self.usable_mask[node])
+        if not mask:
+            return
+        column = self.gpu_free_milli[:, node]
+        free = int(self.gpu_free_mask[node])
+        for g in bits_of(mask):
+            left = int(column[g]) - sign * take.gpu_milli
+            column[g] = left
+            if left == WHOLE_GPU_MILLI:
+                free |= 1 << g
+            else:
+                free &= ~(1 << g)
+        self.gpu_free_mask[node] = free
+
+    def _check(self, take: Take) -> None:
+        node = take.node
+        if take.mig is not None:
+            gpu, profile, start = take.mig
+            if not self.healthy_mask[node] >> gpu & 1:
+                return
+            column = self.mig_free.get(profile)
+            if column is None or not column[gpu, node] >> start & 1:
+                name = self.nodes[node].name
+                raise ValueError(f"{name}: {profile} at {start} of GPU {gpu} is not free")
+            return
+        for g in bits_of(take.gpu_mask & int(self.usable_mask[node])):
+            if self.gpu_free_milli[g, node] < take.gpu_milli:
+                raise ValueError(
+                    f"{self.nodes[node].name}: GPU {g} has {self.gpu_free_milli[g, node]} milli "
+                    f"free, {take.gpu_milli} asked"
+                )
+
+    def _check_release(self, take: Take) -> None:
+        node = take.node
+        if take.mig is not None:
+            gpu, profile, start = take.mig
+            column = self.mig_free.get(profile)
+            if column is not None and column[gpu, node] >> start & 1:
+                raise ValueError(f"{self.nodes[node].name}: instance {profile} is free already")
+            return
+        for g in bits_of(take.gpu_mask & int(self.usable_mask[node])):
+            if int(self.gpu_free_milli[g, node]) + take.gpu_milli > WHOLE_GPU_MILLI:
+                raise ValueError(f"{self.nodes[node].name}: GPU {g} is free already")
+
+
+def _slots(node: NodeFacts) -> int:
+    return max((gpu.index + 1 for gpu in node.gpus), default=0)
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, dtype=np.int64)
+
+
+def _intern(values: Sequence[_T]) -> tuple[tuple[_T, ...], Ints]:
+    """Return the distinct values in order of appearance, and the index of each."""
+    places: dict[_T, int] = {}
+    index = _ints(places.setdefault(value, len(places)) for value in values)
+    return tuple(places), index
+
+
+def labels_of(nodes: Iterable[NodeFacts]) -> Mapping[str, frozenset[str]]:
+    """Return every label key of the nodes with the values it takes."""
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        for key, value in node.labels.items():
+            found.setdefault(key, set()).add(value)
+    return {key: frozenset(values) for key, values in found.items()}

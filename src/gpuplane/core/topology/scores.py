@@ -1,0 +1,163 @@
+"""What a set of GPUs is worth: bandwidth, NUMA latency and PCIe affinity, as exact integers.
+
+Owns the one formula behind every topology score. Never looks for a set (`tables` does).
+
+    score = BASE + sum of the preference's points over the pairs / number of pairs, rounded
+
+A pair earns at most 50 points for bandwidth, 20 for latency, 10 for affinity. Which of them count
+follows from the preference, so that its range is the one of the specification:
+
+    preference   counts                               range
+    none         nothing                              50
+    nvlink       bandwidth 50                         50-100
+    same_numa    latency 20, bandwidth 20             50-90
+    same_pcie    latency 20, affinity 10              50-80
+
+Source: topology scheduler specification, figure "Topology Scoring Algorithm" (bases, factors).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink
+
+BASE_SCORE = 50
+WHOLE = 1000
+"""One pair's bandwidth, latency or affinity is a share of this."""
+
+# Bandwidth of a path over PCIe. Equal steps: the order of sets is then the order of the sum of
+# ranks PIX 4 .. SYS 0, and a pair without any good link is worth nothing beside NVLink.
+_PCIE_BANDWIDTH = {
+    PcieLink.SYS: 0,
+    PcieLink.NODE: 50,
+    PcieLink.PHB: 100,
+    PcieLink.PXB: 150,
+    PcieLink.PIX: 200,
+}
+# Any NVLink beats any path over PCIe. Where a node has fewer links on some pairs, the share is
+# proportional, so that the order of sets is the order of the number of links.
+_NVLINK_BANDWIDTH_FLOOR = 300
+# Affinity: below a host bridge (PIX, PXB) traffic stays inside the switch.
+_PCIE_AFFINITY = {
+    PcieLink.SYS: 0,
+    PcieLink.NODE: 200,
+    PcieLink.PHB: 400,
+    PcieLink.PXB: 800,
+    PcieLink.PIX: 1000,
+}
+_POINTS = {
+    LinkPreference.NONE: (0, 0, 0),
+    LinkPreference.NVLINK: (50, 0, 0),
+    LinkPreference.SAME_NUMA: (20, 20, 0),
+    LinkPreference.SAME_PCIE: (0, 20, 10),
+}
+"""Most points of a pair for (bandwidth, latency, affinity)."""
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSums:
+    """Sums over the pairs inside every set of GPUs, each of shape (mask,).
+
+    Attributes:
+        pairs: Number of pairs.
+        bandwidth: Sum of bandwidth shares.
+        latency: Sum of latency shares (`WHOLE` where both GPUs are on one NUMA node).
+        affinity: Sum of affinity shares.
+        near: Sum of PCIe path ranks, SYS 0 to PIX 4.
+    """
+
+    pairs: IntArray
+    bandwidth: IntArray
+    latency: IntArray
+    affinity: IntArray
+    near: IntArray
+
+
+def compute_sums(matrix: LinkMatrix) -> SetSums:
+    """Return the sums for all sets of the matrix's GPUs."""
+    most = max((links for row in matrix.nvlinks for links in row), default=0)
+
+    def bandwidth(i: int, j: int) -> int:
+        links = matrix.nvlinks[i][j]
+        if not links:
+            return _PCIE_BANDWIDTH[matrix.pcie[i][j]]
+        return max(links * WHOLE // most, _NVLINK_BANDWIDTH_FLOOR)
+
+    def latency(i: int, j: int) -> int:
+        return WHOLE if matrix.numa[i] == matrix.numa[j] else 0
+
+    count = matrix.gpu_count
+    return SetSums(
+        pairs=_pair_sums(count, lambda _i, _j: 1),
+        bandwidth=_pair_sums(count, bandwidth),
+        latency=_pair_sums(count, latency),
+        affinity=_pair_sums(count, lambda i, j: _PCIE_AFFINITY[matrix.pcie[i][j]]),
+        near=_pair_sums(count, lambda i, j: int(matrix.pcie[i][j])),
+    )
+
+
+def compute_points(sums: SetSums, preference: LinkPreference) -> IntArray:
+    """Return each set's points times `WHOLE`, summed over its pairs, shape (mask,)."""
+    for_bandwidth, for_latency, for_affinity = _POINTS[preference]
+    return (
+        for_bandwidth * sums.bandwidth + for_latency * sums.latency + for_affinity * sums.affinity
+    )
+
+
+def compute_scores(sums: SetSums, preference: LinkPreference) -> NDArray[np.int16]:
+    """Return each set's score for a preference, 50 to the top of its range, shape (mask,).
+
+    A single GPU has no link to wait for: it has the top of the range.
+    """
+    points = compute_points(sums, preference)
+    pairs = np.maximum(sums.pairs, 1)
+    scores = BASE_SCORE + (2 * points + pairs * WHOLE) // (2 * pairs * WHOLE)
+    top = BASE_SCORE + sum(_POINTS[preference])
+    scores = np.where(sums.pairs == 0, top, np.clip(scores, BASE_SCORE, top))
+    return scores.astype(np.int16)
+
+
+def compute_quality(sums: SetSums) -> NDArray[np.int16]:
+    """Return each set's mean bandwidth share in 0 to 100, shape (mask,)."""
+    pairs = np.maximum(sums.pairs, 1)
+    quality = (200 * sums.bandwidth + pairs * WHOLE) // (2 * pairs * WHOLE)
+    return np.where(sums.pairs == 0, 100, quality).astype(np.int16)
+
+
+def compute_allowed(matrix: LinkMatrix, preference: LinkPreference) -> BoolArray:
+    """Return which sets satisfy a preference that is required, shape (mask,).
+
+    NVLINK: every pair has a direct NVLink or one over NVSwitch. SAME_NUMA: one NUMA node.
+    SAME_PCIE: every pair is proven to stay below one host bridge (PIX or PXB).
+    """
+
+    def unfit(i: int, j: int) -> int:
+        if preference is LinkPreference.NVLINK:
+            return int(matrix.nvlinks[i][j] == 0)
+        if preference is LinkPreference.SAME_NUMA:
+            return int(matrix.numa[i] != matrix.numa[j])
+        if preference is LinkPreference.SAME_PCIE:
+            return int(matrix.pcie[i][j] < PcieLink.PXB)
+        return 0
+
+    return np.asarray(_pair_sums(matrix.gpu_count, unfit) == 0)
+
+
+def _pair_sums(count: int, weight: Callable[[int, int], int]) -> IntArray:
+    """Return the sum of a weight over the pairs inside every set, shape (2 ** count,).
+
+    Sets with highest GPU `i` are the sets without it plus what `i` adds to each of them.
+    """
+    total = np.zeros(1 << count, dtype=np.int64)
+    for i in range(count):
+        added = np.zeros(1 << i, dtype=np.int64)
+        for j in range(i):
+            added[1 << j : 2 << j] = added[: 1 << j] + weight(i, j)
+        total[1 << i : 2 << i] = total[: 1 << i] + added
+    return total

@@ -1,0 +1,133 @@
+"""Every query on the tables of clusters."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import RowMapping, delete, insert, select, update
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters.rules import Cluster, ClusterState, MaintenanceWindow
+from gpuplane.domains.clusters.tables import ClusterRow, WindowRow
+
+_clusters = ClusterRow.__table__
+_windows = WindowRow.__table__
+
+
+def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
+    """Store a new cluster."""
+    session.execute(
+        insert(_clusters).values(
+            id=cluster.id,
+            name=cluster.name,
+            kind=cluster.kind,
+            simulated=cluster.simulated,
+            state=str(cluster.state),
+            state_reason=cluster.state_reason,
+            labels=cluster.labels,
+            notes=list(cluster.notes),
+            config=cluster.config,
+            frozen=cluster.frozen,
+            frozen_reason=cluster.frozen_reason,
+            preemption_policy=cluster.preemption_policy,
+            inventory_generation=cluster.inventory_generation,
+            created_at=cluster.created_at,
+            updated_at=cluster.updated_at,
+            version=cluster.version,
+        )
+    )
+
+
+def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
+    """Return the cluster of an id or a name, or None."""
+    column = _clusters.c.id if isinstance(key, UUID) else _clusters.c.name
+    row = session.row(select(_clusters).where(column == key))
+    return None if row is None else _cluster(row)
+
+
+def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
+    """Return every cluster by name; an organisation has few enough to need no pages."""
+    return tuple(_cluster(row) for row in session.rows(select(_clusters).order_by(_clusters.c.name)))
+
+
+def update_cluster(
+    session: WriteSession, cluster_id: ClusterId, version: int, now: int, **values: Any
+) -> bool:
+    """Change a cluster if its version is still the one read; False when it is stale."""
+    touched = session.execute(
+        update(_clusters)
+        .where(_clusters.c.id == cluster_id, _clusters.c.version == version)
+        .values(version=version + 1, updated_at=now, **values)
+    )
+    return touched == 1
+
+
+def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
+    """Count a change of inventory, so that the scheduler rebuilds its columns."""
+    session.execute(
+        update(_clusters)
+        .where(_clusters.c.id == cluster_id)
+        .values(inventory_generation=_clusters.c.inventory_generation + 1, updated_at=now)
+    )
+
+
+def insert_window(session: WriteSession, window: MaintenanceWindow) -> None:
+    """Store an announced window."""
+    session.execute(
+        insert(_windows).values(
+            id=window.id,
+            cluster_id=window.cluster_id,
+            node_name=window.node_name,
+            start_at=window.start_at,
+            end_at=window.end_at,
+            reason=window.reason,
+            announced_at=window.announced_at,
+            announced_by=window.announced_by,
+            started=window.started,
+        )
+    )
+
+
+def list_windows(
+    session: ReadSession, cluster_id: ClusterId | None, ending_after: int
+) -> tuple[MaintenanceWindow, ...]:
+    """Return windows not over before an instant, earliest first."""
+    query = select(_windows).where(_windows.c.end_at > ending_after).order_by(_windows.c.start_at)
+    if cluster_id is not None:
+        query = query.where(_windows.c.cluster_id == cluster_id)
+    return tuple(_window(row) for row in session.rows(query))
+
+
+def delete_window(session: WriteSession, cluster_id: ClusterId, window_id: UUID) -> bool:
+    """Withdraw a window; False when there is none."""
+    return (
+        session.execute(
+            delete(_windows).where(_windows.c.id == window_id, _windows.c.cluster_id == cluster_id)
+        )
+        == 1
+    )
+
+
+def mark_windows_started(session: WriteSession, window_ids: Sequence[UUID]) -> None:
+    """Remember that the start of these windows was announced."""
+    session.execute(update(_windows).where(_windows.c.id.in_(window_ids)).values(started=True))
+
+
+def due_windows(session: ReadSession, now: int) -> tuple[MaintenanceWindow, ...]:
+    """Return windows that have begun and were not yet announced as begun."""
+    query = select(_windows).where(
+        _windows.c.start_at <= now, _windows.c.end_at > now, _windows.c.started.is_(False)
+    )
+    return tuple(_window(row) for row in session.rows(query))
+
+
+def _cluster(row: RowMapping) -> Cluster:
+    values = dict(row)
+    values["state"] = ClusterState(values["state"])
+    values["notes"] = tuple(values["notes"])
+    return Cluster(**values)
+
+
+def _window(row: RowMapping) -> MaintenanceWindow:
+    return MaintenanceWindow(**dict(row))

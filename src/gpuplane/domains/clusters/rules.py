@@ -1,0 +1,92 @@
+"""A cluster as a value, and the pure rules of this noun."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId
+
+
+class ClusterState(StrEnum):
+    """Where a cluster stands."""
+
+    REGISTERING = "REGISTERING"
+    AVAILABLE = "AVAILABLE"
+    NOT_AVAILABLE = "NOT_AVAILABLE"
+    ERROR = "ERROR"
+    DRAINING = "DRAINING"
+    DELETING = "DELETING"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster as stored."""
+
+    id: ClusterId
+    name: str
+    kind: str
+    simulated: bool
+    state: ClusterState
+    state_reason: str
+    labels: dict[str, str]
+    notes: tuple[str, ...]
+    config: dict[str, Any]
+    frozen: bool
+    frozen_reason: str
+    preemption_policy: dict[str, Any]
+    inventory_generation: int
+    created_at: int
+    updated_at: int
+    version: int
+    not_available_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceWindow:
+    """An announced window in which nothing new starts on a cluster or node."""
+
+    id: UUID
+    cluster_id: ClusterId
+    node_name: str | None
+    start_at: int
+    end_at: int
+    reason: str
+    announced_at: int
+    announced_by: str
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionPolicy:
+    """What `PATCH /clusters/{id}/preemption-policy` sets; defaults of spec scenario 16."""
+
+    enabled: bool = True
+    min_runtime_before_preemption_s: int = 300
+    max_preemptions_per_hour: int = 10
+    grace_period_s: int = 30
+    high_cost_progress_ratio: float = 0.9
+    low_cost_checkpoint_age_s: int = 300
+
+
+POLICY_LIMITS: dict[str, tuple[float, float]] = {
+    "min_runtime_before_preemption_s": (0, 86_400),
+    "max_preemptions_per_hour": (0, 10_000),
+    "grace_period_s": (0, 3_600),
+    "high_cost_progress_ratio": (0, 1),
+    "low_cost_checkpoint_age_s": (0, 86_400),
+}
+
+
+def policy_of(stored: dict[str, Any]) -> PreemptionPolicy:
+    """Return the policy that stored overrides make; unknown keys were refused at the edge."""
+    return PreemptionPolicy(**stored)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFilter:
+    """What a list of clusters may be narrowed by."""
+
+    kind: str | None = None
+    state: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)

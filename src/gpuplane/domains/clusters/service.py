@@ -1,0 +1,285 @@
+"""Use cases of clusters: make, look up, freeze and thaw, maintenance, preemption policy."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import repository
+from gpuplane.domains.clusters.errors import (
+    BadPolicy,
+    ClusterChanged,
+    ClusterNotFound,
+    WindowNotFound,
+)
+from gpuplane.domains.clusters.rules import (
+    POLICY_LIMITS,
+    Cluster,
+    ClusterState,
+    MaintenanceWindow,
+    PreemptionPolicy,
+    policy_of,
+)
+from gpuplane.domains.events import service as events
+from gpuplane.domains.events.service import NewEvent
+
+__all__ = ["Cluster", "ClusterState", "MaintenanceWindow", "PreemptionPolicy"]
+
+
+def ensure_cluster(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    *,
+    name: str,
+    kind: str,
+    simulated: bool,
+    config: dict[str, Any],
+    now: int,
+) -> Cluster:
+    """Return the cluster of that name, made with the given id if there is none yet."""
+    found = repository.find_cluster(session, name)
+    if found is not None:
+        return found
+    cluster = Cluster(
+        id=cluster_id,
+        name=name,
+        kind=kind,
+        simulated=simulated,
+        state=ClusterState.REGISTERING,
+        state_reason="",
+        labels={},
+        notes=(),
+        config=config,
+        frozen=False,
+        frozen_reason="",
+        preemption_policy={},
+        inventory_generation=0,
+        created_at=now,
+        updated_at=now,
+        version=1,
+    )
+    repository.insert_cluster(session, cluster)
+    _announce(session, cluster, "cluster.registered", f"Cluster {name} was registered.", now)
+    return cluster
+
+
+def get_cluster(session: ReadSession, key: UUID | str) -> Cluster:
+    """Return a cluster by id or name.
+
+    Raises:
+        ClusterNotFound: If there is none.
+    """
+    cluster = find_cluster(session, key)
+    if cluster is None:
+        names = ", ".join(each.name for each in repository.list_clusters(session)) or "none"
+        raise ClusterNotFound(
+            f"There is no cluster {str(key)!r}.", field="cluster", fix=f"Clusters here: {names}."
+        )
+    return cluster
+
+
+def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
+    """Return a cluster by id or name, or None; a text that is a UUID is taken as an id."""
+    if isinstance(key, str):
+        try:
+            return repository.find_cluster(session, UUID(key))
+        except ValueError:
+            return repository.find_cluster(session, key)
+    return repository.find_cluster(session, key)
+
+
+def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
+    """Return every cluster, by name."""
+    return repository.list_clusters(session)
+
+
+def note_probe(
+    session: WriteSession,
+    cluster: Cluster,
+    *,
+    state: ClusterState,
+    reason: str,
+    notes: tuple[str, ...],
+    now: int,
+) -> None:
+    """Store what a look at the cluster said; an event only when its state changed."""
+    if (cluster.state, cluster.state_reason, cluster.notes) == (state, reason, notes):
+        return
+    since = None if state is ClusterState.AVAILABLE else (cluster.not_available_since or now)
+    stored = repository.update_cluster(
+        session,
+        cluster.id,
+        cluster.version,
+        now,
+        state=str(state),
+        state_reason=reason,
+        notes=list(notes),
+        not_available_since=since,
+    )
+    if stored and cluster.state is not state:
+        kind = "available" if state is ClusterState.AVAILABLE else "not_available"
+        said = f": {reason}" if reason else ""
+        _announce(session, cluster, f"cluster.{kind}", f"{cluster.name} is {state}{said}.", now)
+        session.wake("scheduler")
+
+
+def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
+    """Say that nodes, GPUs or marks changed, so that the scheduler rebuilds its columns."""
+    repository.bump_generation(session, cluster_id, now)
+    session.wake("scheduler")
+
+
+def freeze(session: WriteSession, key: UUID | str, reason: str, actor: str, now: int) -> Cluster:
+    """Stop new starts on a cluster; what runs goes on."""
+    cluster = get_cluster(session, key)
+    _update(session, cluster, now, frozen=True, frozen_reason=reason)
+    _announce(session, cluster, "cluster.frozen", f"{actor} froze scheduling: {reason}", now, actor)
+    return replace(cluster, frozen=True, frozen_reason=reason, version=cluster.version + 1)
+
+
+def thaw(session: WriteSession, key: UUID | str, actor: str, now: int) -> Cluster:
+    """Let a frozen cluster start work again."""
+    cluster = get_cluster(session, key)
+    _update(session, cluster, now, frozen=False, frozen_reason="")
+    _announce(session, cluster, "cluster.thawed", f"{actor} let scheduling go on.", now, actor)
+    return replace(cluster, frozen=False, frozen_reason="", version=cluster.version + 1)
+
+
+def get_preemption_policy(session: ReadSession, key: UUID | str) -> PreemptionPolicy:
+    """Return the policy in force on a cluster."""
+    return policy_of(get_cluster(session, key).preemption_policy)
+
+
+def patch_preemption_policy(
+    session: WriteSession, key: UUID | str, changes: dict[str, Any], actor: str, now: int
+) -> PreemptionPolicy:
+    """Change named values of a cluster's preemption policy and keep the others.
+
+    Raises:
+        BadPolicy: If a value is out of its limits; names the field.
+    """
+    for name, value in changes.items():
+        low, high = POLICY_LIMITS.get(name, (0, 1))
+        if not low <= value <= high:
+            raise BadPolicy(
+                f"{name} must lie between {low:g} and {high:g}, not {value}.",
+                field=name,
+                fix=f"Give a value between {low:g} and {high:g}.",
+            )
+    cluster = get_cluster(session, key)
+    stored = {**cluster.preemption_policy, **changes}
+    _update(session, cluster, now, preemption_policy=stored)
+    _announce(
+        session,
+        cluster,
+        "cluster.preemption_policy_changed",
+        f"{actor} changed the preemption policy: {', '.join(sorted(changes)) or 'nothing'}.",
+        now,
+        actor,
+    )
+    return policy_of(stored)
+
+
+def announce_maintenance(
+    session: WriteSession, key: UUID | str, window: MaintenanceWindow
+) -> MaintenanceWindow:
+    """Announce a window; work that cannot end before it will not start."""
+    cluster = get_cluster(session, key)
+    window = replace(window, cluster_id=cluster.id)
+    repository.insert_window(session, window)
+    where = f"node {window.node_name}" if window.node_name else "the cluster"
+    _announce(
+        session,
+        cluster,
+        "cluster.maintenance_announced",
+        f"Maintenance of {where} was announced: {window.reason}",
+        window.announced_at,
+        window.announced_by,
+        {"window_id": str(window.id), "start_at": window.start_at, "end_at": window.end_at},
+    )
+    bump_generation(session, cluster.id, window.announced_at)
+    return window
+
+
+def list_maintenance(
+    session: ReadSession, key: UUID | str | None, now: int
+) -> tuple[MaintenanceWindow, ...]:
+    """Return windows that are not over, of one cluster or of all."""
+    cluster_id = None if key is None else get_cluster(session, key).id
+    return repository.list_windows(session, cluster_id, now)
+
+
+def withdraw_maintenance(
+    session: WriteSession, key: UUID | str, window_id: UUID, actor: str, now: int
+) -> None:
+    """Withdraw an announced window.
+
+    Raises:
+        WindowNotFound: If the cluster has no such window.
+    """
+    cluster = get_cluster(session, key)
+    if not repository.delete_window(session, cluster.id, window_id):
+        raise WindowNotFound(f"There is no maintenance window {window_id} on {cluster.name}.")
+    _announce(
+        session,
+        cluster,
+        "cluster.maintenance_withdrawn",
+        f"{actor} withdrew a maintenance window.",
+        now,
+        actor,
+        {"window_id": str(window_id)},
+    )
+    bump_generation(session, cluster.id, now)
+
+
+def begin_due_maintenance(session: WriteSession, now: int) -> int:
+    """Announce each window that has begun, once, and return how many."""
+    due = repository.due_windows(session, now)
+    for window in due:
+        cluster = repository.find_cluster(session, window.cluster_id)
+        if cluster is not None:
+            _announce(
+                session,
+                cluster,
+                "cluster.maintenance_started",
+                f"A maintenance window began: {window.reason}",
+                now,
+            )
+            bump_generation(session, cluster.id, now)
+    if due:
+        repository.mark_windows_started(session, [window.id for window in due])
+    return len(due)
+
+
+def _update(session: WriteSession, cluster: Cluster, now: int, **values: Any) -> None:
+    if not repository.update_cluster(session, cluster.id, cluster.version, now, **values):
+        raise ClusterChanged(
+            f"Cluster {cluster.name} was changed by somebody else meanwhile.",
+            fix="Read it again and repeat the change.",
+        )
+    session.wake("scheduler")
+
+
+def _announce(
+    session: WriteSession,
+    cluster: Cluster,
+    kind: str,
+    message: str,
+    now: int,
+    actor: str = "system",
+    data: dict[str, Any] | None = None,
+) -> None:
+    events.record(
+        session,
+        NewEvent(
+            kind=kind,
+            at=now,
+            cluster_id=cluster.id,
+            subject_kind="cluster",
+            subject_id=str(cluster.id),
+            actor=actor,
+            message=message,
+            data=data or {},
+        ),
+    )

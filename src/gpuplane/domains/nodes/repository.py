@@ -1,0 +1,142 @@
+"""Every query on the tables of nodes and GPUs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import RowMapping, func, insert, select, update
+
+from gpuplane.core.ids import ClusterId, GpuId, NodeId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.nodes.rules import FACTS, GPU_FACTS, Gpu, Node
+from gpuplane.domains.nodes.tables import GpuRow, NodeRow
+
+_nodes = NodeRow.__table__
+_gpus = GpuRow.__table__
+
+
+def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:
+    """Return the nodes of a cluster (or of all) by name, each with its GPUs by index."""
+    nodes, gpus = select(_nodes).order_by(_nodes.c.name), select(_gpus).order_by(_gpus.c.gpu_index)
+    if cluster_id is not None:
+        nodes = nodes.where(_nodes.c.cluster_id == cluster_id)
+        gpus = gpus.where(_gpus.c.cluster_id == cluster_id)
+    by_node: dict[UUID, list[Gpu]] = defaultdict(list)
+    for row in session.rows(gpus):
+        by_node[row["node_id"]].append(_gpu(row))
+    return tuple(_node(row, by_node[row["id"]]) for row in session.rows(nodes))
+
+
+def find_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> Node | None:
+    """Return the node of an id or name within a cluster, or None."""
+    column = _nodes.c.id if isinstance(key, UUID) else _nodes.c.name
+    row = session.row(select(_nodes).where(column == key, _nodes.c.cluster_id == cluster_id))
+    if row is None:
+        return None
+    gpus = session.rows(
+        select(_gpus).where(_gpus.c.node_id == row["id"]).order_by(_gpus.c.gpu_index)
+    )
+    return _node(row, [_gpu(gpu) for gpu in gpus])
+
+
+def insert_nodes(session: WriteSession, nodes: Sequence[Node]) -> None:
+    """Store new nodes, without their GPUs."""
+    session.execute(
+        insert(_nodes),
+        [
+            {
+                **_facts(node, FACTS),
+                "id": node.id,
+                "cluster_id": node.cluster_id,
+                "name": node.name,
+                "cordoned": node.cordoned,
+                "created_at": node.created_at,
+                "updated_at": node.updated_at,
+                "version": node.version,
+            }
+            for node in nodes
+        ],
+    )
+
+
+def insert_gpus(session: WriteSession, gpus: Sequence[Gpu], now: int) -> None:
+    """Store new GPUs."""
+    session.execute(insert(_gpus), [_gpu_values(gpu, now) for gpu in gpus])
+
+
+def update_facts(session: WriteSession, nodes: Iterable[Node], now: int) -> None:
+    """Store what was seen of nodes; the operator's marks stay as they are."""
+    for node in nodes:
+        session.execute(
+            update(_nodes)
+            .where(_nodes.c.id == node.id)
+            .values(**_facts(node, FACTS), updated_at=now, version=_nodes.c.version + 1)
+        )
+
+
+def update_gpus(session: WriteSession, gpus: Iterable[Gpu], now: int) -> None:
+    """Store what was seen of GPUs."""
+    for gpu in gpus:
+        values = _gpu_values(gpu, now)
+        session.execute(update(_gpus).where(_gpus.c.gpu_id == gpu.gpu_id).values(**values))
+
+
+def update_marks(
+    session: WriteSession, node_id: NodeId, version: int, now: int, **values: Any
+) -> bool:
+    """Set the operator's marks if the node is as it was read; False when it is stale."""
+    touched = session.execute(
+        update(_nodes)
+        .where(_nodes.c.id == node_id, _nodes.c.version == version)
+        .values(version=version + 1, updated_at=now, **values)
+    )
+    return touched == 1
+
+
+def find_gpu_owner(session: ReadSession, gpu_id: GpuId) -> ClusterId | None:
+    """Return the cluster a GPU is registered with, or None."""
+    found = session.scalar(select(_gpus.c.cluster_id).where(_gpus.c.gpu_id == gpu_id))
+    return None if found is None else ClusterId(found)
+
+
+def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:
+    """Return GPUs present per model over some clusters."""
+    query = (
+        select(_gpus.c.model, func.count())
+        .where(_gpus.c.cluster_id.in_(cluster_ids), _gpus.c.present)
+        .group_by(_gpus.c.model)
+    )
+    return {row["model"]: int(row["count"]) for row in session.rows(query)}
+
+
+def _facts(value: object, names: Sequence[str]) -> dict[str, Any]:
+    facts = {name: getattr(value, name) for name in names}
+    if "taints" in facts:
+        facts["taints"] = [list(taint) for taint in facts["taints"]]
+    if "mig_instances" in facts:
+        facts["mig_instances"] = [list(instance) for instance in facts["mig_instances"]]
+    return facts
+
+
+def _gpu_values(gpu: Gpu, now: int) -> dict[str, Any]:
+    return {
+        **_facts(gpu, GPU_FACTS),
+        "gpu_id": gpu.gpu_id,
+        "node_id": gpu.node_id,
+        "cluster_id": gpu.cluster_id,
+        "updated_at": now,
+    }
+
+
+def _node(row: RowMapping, gpus: Sequence[Gpu]) -> Node:
+    values = dict(row)
+    values["taints"] = tuple((key, value, effect) for key, value, effect in values["taints"])
+    return Node(**values, gpus=tuple(gpus))
+
+
+def _gpu(row: RowMapping) -> Gpu:
+    values = dict(row)
+    del values["updated_at"]
+    values["mig_instances"] = tuple((name, start) for name, start in values["mig_instances"])
+    return Gpu(**values)

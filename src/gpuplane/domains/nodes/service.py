@@ -1,0 +1,258 @@
+"""Use cases of nodes: take in what a backend sees, and the operator's marks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from gpuplane.backends.interface import GpuObservation, NodeObservation
+from gpuplane.core.hardware import find_model
+from gpuplane.core.ids import ClusterId, NodeId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.events import service as events
+from gpuplane.domains.events.service import NewEvent
+from gpuplane.domains.nodes import repository
+from gpuplane.domains.nodes.errors import NodeChanged, NodeNotFound
+from gpuplane.domains.nodes.rules import (
+    FACTS,
+    GPU_FACTS,
+    Gpu,
+    InventoryChanges,
+    Node,
+    compare_gpu,
+    compare_node,
+    differs,
+)
+
+__all__ = ["Gpu", "InventoryChanges", "Node"]
+
+
+def sync_inventory(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    seen: Sequence[NodeObservation],
+    new_id: Callable[[], UUID],
+    now: int,
+) -> InventoryChanges:
+    """Store what a backend sees of its nodes and return what changed.
+
+    A node or GPU that is not seen any more is kept and marked absent: its history stays.
+    """
+    stored = {node.name: node for node in repository.list_nodes(session, cluster_id)}
+    changes = _compare(cluster_id, stored, seen, new_id, now)
+    if not changes.any:
+        return changes
+    repository.insert_nodes(session, changes.new_nodes)
+    repository.insert_gpus(session, changes.new_gpus, now)
+    repository.update_facts(session, changes.changed_nodes, now)
+    repository.update_gpus(session, changes.changed_gpus, now)
+    events.record_many(
+        session,
+        [
+            NewEvent(
+                kind=kind,
+                at=now,
+                cluster_id=cluster_id,
+                subject_kind="node",
+                subject_id=name,
+                message=sentence,
+            )
+            for kind, name, sentence in changes.sentences
+        ],
+    )
+    clusters.bump_generation(session, cluster_id, now)
+    return changes
+
+
+def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:
+    """Return nodes with their GPUs, by name."""
+    return repository.list_nodes(session, cluster_id)
+
+
+def get_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> Node:
+    """Return a node by id or name.
+
+    Raises:
+        NodeNotFound: If the cluster has no such node.
+    """
+    found = repository.find_node(session, cluster_id, key)
+    if found is None:
+        raise NodeNotFound(
+            f"There is no node {str(key)!r} in this cluster.",
+            field="node",
+            fix="List the nodes of the cluster to see their names.",
+        )
+    return found
+
+
+def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:
+    """Return GPUs present per model over some clusters."""
+    return repository.count_models(session, cluster_ids)
+
+
+def cordon(
+    session: WriteSession, cluster_id: ClusterId, key: UUID | str, actor: str, now: int
+) -> Node:
+    """Let nothing new start on a node."""
+    node = get_node(session, cluster_id, key)
+    return _mark(session, node, "node.cordoned", f"{actor} cordoned {node.name}.", actor, now,
+                 cordoned=True)  # fmt: skip
+
+
+def uncordon(
+    session: WriteSession, cluster_id: ClusterId, key: UUID | str, actor: str, now: int
+) -> Node:
+    """Let work start on a node again; ends a drain."""
+    node = get_node(session, cluster_id, key)
+    return _mark(session, node, "node.uncordoned", f"{actor} uncordoned {node.name}.", actor, now,
+                 cordoned=False, drain_started_at=None, drain_wait_s=None)  # fmt: skip
+
+
+def start_drain(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    key: UUID | str,
+    wait_s: int,
+    actor: str,
+    now: int,
+) -> Node:
+    """Cordon a node and have its work moved: a checkpoint signal, a wait, then the move."""
+    node = get_node(session, cluster_id, key)
+    said = f"{actor} drains {node.name}; work gets {wait_s} s to write a checkpoint."
+    session.wake("monitor")
+    return _mark(session, node, "node.draining", said, actor, now,
+                 cordoned=True, drain_started_at=now, drain_wait_s=wait_s)  # fmt: skip
+
+
+def list_draining(session: ReadSession) -> tuple[Node, ...]:
+    """Return nodes whose work is to be moved away."""
+    return tuple(
+        node for node in repository.list_nodes(session) if node.drain_started_at is not None
+    )
+
+
+def _mark(
+    session: WriteSession,
+    node: Node,
+    kind: str,
+    message: str,
+    actor: str,
+    now: int,
+    **marks: int | bool | None,
+) -> Node:
+    if not repository.update_marks(session, node.id, node.version, now, **marks):
+        raise NodeChanged(
+            f"Node {node.name} was changed by somebody else meanwhile.",
+            fix="Read it again and repeat the change.",
+        )
+    events.record(
+        session,
+        NewEvent(
+            kind=kind,
+            at=now,
+            cluster_id=node.cluster_id,
+            subject_kind="node",
+            subject_id=node.name,
+            actor=actor,
+            message=message,
+        ),
+    )
+    clusters.bump_generation(session, node.cluster_id, now)
+    return get_node(session, node.cluster_id, node.id)
+
+
+def _compare(
+    cluster_id: ClusterId,
+    stored: dict[str, Node],
+    seen: Sequence[NodeObservation],
+    new_id: Callable[[], UUID],
+    now: int,
+) -> InventoryChanges:
+    new_nodes: list[Node] = []
+    changed_nodes: list[Node] = []
+    new_gpus: list[Gpu] = []
+    changed_gpus: list[Gpu] = []
+    sentences: list[tuple[str, str, str]] = []
+    for observation in seen:
+        before = stored.get(observation.name)
+        node_id = before.id if before else NodeId(new_id())
+        node = _node_of(observation, before, cluster_id, node_id, now)
+        if before is None:
+            new_nodes.append(node)
+        elif differs(before, node, FACTS):
+            changed_nodes.append(node)
+        told = compare_node(before, node)
+        if told is not None:
+            sentences.append((told[0], node.name, told[1]))
+        known = {gpu.gpu_id: gpu for gpu in before.gpus} if before else {}
+        for gpu in node.gpus:
+            old = known.pop(gpu.gpu_id, None)
+            if old is None:
+                new_gpus.append(gpu)
+            elif differs(old, gpu, GPU_FACTS):
+                changed_gpus.append(gpu)
+                health = compare_gpu(old, gpu, node.name)
+                if health is not None:
+                    sentences.append((health[0], node.name, health[1]))
+        changed_gpus.extend(replace(old, present=False) for old in known.values() if old.present)
+    names = {observation.name for observation in seen}
+    for name, before in stored.items():
+        if name not in names and before.present:
+            changed_nodes.append(replace(before, present=False, ready=False, message="not seen"))
+            changed_gpus.extend(replace(gpu, present=False) for gpu in before.gpus if gpu.present)
+            sentences.append(("node.removed", name, f"Node {name} is gone from the cluster."))
+    return InventoryChanges(
+        tuple(new_nodes),
+        tuple(changed_nodes),
+        tuple(new_gpus),
+        tuple(changed_gpus),
+        tuple(sentences),
+    )
+
+
+def _node_of(
+    seen: NodeObservation, before: Node | None, cluster_id: ClusterId, node_id: NodeId, now: int
+) -> Node:
+    return Node(
+        id=node_id,
+        cluster_id=cluster_id,
+        name=seen.name,
+        ready=seen.ready,
+        message=seen.message,
+        present=True,
+        cordoned=before.cordoned if before else False,
+        drain_started_at=before.drain_started_at if before else None,
+        drain_wait_s=before.drain_wait_s if before else None,
+        cpu_milli=seen.cpu_milli,
+        memory_mib=seen.memory_mib,
+        ephemeral_mib=seen.ephemeral_mib,
+        labels=dict(seen.labels),
+        taints=tuple(seen.taints),
+        topology=seen.topology,
+        rack=seen.rack,
+        block=seen.block,
+        rdma_fabric=seen.rdma_fabric,
+        created_at=before.created_at if before else now,
+        updated_at=now,
+        version=before.version if before else 1,
+        gpus=tuple(_gpu_of(gpu, cluster_id, node_id) for gpu in seen.gpus),
+    )
+
+
+def _gpu_of(seen: GpuObservation, cluster_id: ClusterId, node_id: NodeId) -> Gpu:
+    model = find_model(seen.model)
+    return Gpu(
+        gpu_id=seen.gpu_id,
+        node_id=node_id,
+        cluster_id=cluster_id,
+        gpu_index=seen.index,
+        model=model.name if model else seen.model,
+        product=seen.model,
+        memory_mib=seen.memory_mib,
+        healthy=seen.healthy,
+        present=True,
+        message=seen.message,
+        numa=seen.numa,
+        mig_enabled=seen.mig_enabled,
+        mig_instances=tuple(seen.mig_instances),
+    )

@@ -91,10 +91,11 @@ def graph() -> grimp.ImportGraph:
 
 
 def modules_without_imports() -> grimp.ImportGraph:
-    """Return today's modules and no import, so that whatever breaks is the one wrong move."""
+    """Return today's modules and no import but the excepted one: what breaks is the wrong move."""
     bare = grimp.ImportGraph()
     for module in sorted(graph().modules):
         bare.add_module(module, is_squashed=graph().is_module_squashed(module))
+    bare.add_import(importer="gpuplane.kit.access", imported="gpuplane.core.ids")
     return bare
 
 

@@ -4,6 +4,25 @@ Owns the exact integer arithmetic of ClusterQueues, cohorts and LocalQueues and 
 that follows from it alone. Never reads a clock, a database or a node.
 """
 
+from gpuplane.core.quota.flavors import (
+    ANY_FLAVOR,
+    FlavorAssignment,
+    FlavorAttempt,
+    FlavorMode,
+    assign_flavors,
+)
+from gpuplane.core.quota.ordering import FairOrder, Head, classical_order_key, queue_order_key
+from gpuplane.core.quota.preemption import (
+    AdmittedWorkload,
+    Legality,
+    PreemptionReason,
+    PreemptionVariant,
+    Preemptor,
+    candidate_order_key,
+    decide_eviction,
+    satisfies_policy,
+    short_pairs,
+)
 from gpuplane.core.quota.shares import MAX_SHARE, DominantShare
 from gpuplane.core.quota.specs import (
     CPU,
@@ -39,26 +58,48 @@ from gpuplane.core.quota.verdicts import (
     describe_amount,
     describe_pair_amount,
 )
+from gpuplane.core.quota.victims import (
+    DEFAULT_STRATEGIES,
+    FairStrategy,
+    PreemptionPossibility,
+    Target,
+    plan_oracle,
+    plan_preemption,
+)
 
 __all__ = [
+    "ANY_FLAVOR",
     "CPU",
+    "DEFAULT_STRATEGIES",
     "GPU",
     "MAX_SHARE",
     "MEMORY",
     "UNLIMITED",
     "AdmissionMode",
+    "AdmittedWorkload",
     "BorrowWithinCohortPolicy",
     "Borrowing",
     "ClusterQueueSpec",
     "CohortSpec",
     "DominantShare",
+    "FairOrder",
+    "FairStrategy",
+    "FlavorAssignment",
+    "FlavorAttempt",
     "FlavorFungibility",
     "FlavorFungibilityPolicy",
+    "FlavorMode",
     "FlavorPreference",
     "FlavorResource",
+    "Head",
+    "Legality",
     "LocalQueueSpec",
     "Outcome",
     "PreemptionPolicy",
+    "PreemptionPossibility",
+    "PreemptionReason",
+    "PreemptionVariant",
+    "Preemptor",
     "QueueingStrategy",
     "QuotaRow",
     "QuotaTree",
@@ -68,10 +109,20 @@ __all__ = [
     "ResourceQuota",
     "Shortage",
     "SpecProblem",
+    "Target",
     "WithinClusterQueue",
+    "assign_flavors",
+    "candidate_order_key",
+    "classical_order_key",
+    "decide_eviction",
     "describe_amount",
     "describe_pair_amount",
     "find_local_queue",
     "list_spec_problems",
+    "plan_oracle",
+    "plan_preemption",
+    "queue_order_key",
+    "satisfies_policy",
+    "short_pairs",
     "unlimited_cluster_queue",
 ]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from gpuplane.core.quota.specs import DEFAULT_FAIR_WEIGHT_MILLI, FlavorResource, ResourceQuota
 
-Journal = list[tuple["Cell", int]]
-"""Cells with the usage they had, oldest first: what a rollback restores."""
+Journal = list[tuple["Cell", int, int]]
+"""Cells with the usage and the node's version they had, oldest first: what a rollback restores."""
 
 
 class Cell:
@@ -59,7 +59,9 @@ class Node:
     """A ClusterQueue or a cohort of the tree.
 
     Attributes:
-        usage_version: Rises whenever usage at this node changes; caches compare it.
+        versions: Gives every change in the tree a number of its own.
+        usage_version: The number of the last change at this node. A rollback brings back the old
+            number with the old usage, so the same number always means the same usage.
         lendable: For a cohort, what its children could borrow at most, per resource.
     """
 
@@ -73,10 +75,11 @@ class Node:
         "parent",
         "queues",
         "usage_version",
+        "versions",
         "weight_milli",
     )
 
-    def __init__(self, name: str, *, is_cohort: bool) -> None:
+    def __init__(self, name: str, versions: Iterator[int], *, is_cohort: bool) -> None:
         self.name = name
         self.is_cohort = is_cohort
         self.parent: Node | None = None
@@ -86,6 +89,7 @@ class Node:
         self.height = 0
         self.weight_milli = DEFAULT_FAIR_WEIGHT_MILLI
         self.lendable: dict[str, int] = {}
+        self.versions = versions
         self.usage_version = 0
 
     def ancestors(self) -> "Iterator[Node]":
@@ -192,10 +196,11 @@ def add_usage(cell: Cell, amount: int, journal: Journal | None) -> None:
     """Add usage, letting what exceeds the local quota rise to the parent."""
     while True:
         usage = cell.usage
+        node = cell.node
         if journal is not None:
-            journal.append((cell, usage))
+            journal.append((cell, usage, node.usage_version))
         cell.usage = usage + amount
-        cell.node.usage_version += 1
+        node.usage_version = next(node.versions)
         if cell.parent is None:
             return
         room = cell.local - usage
@@ -210,10 +215,11 @@ def remove_usage(cell: Cell, amount: int, journal: Journal | None) -> None:
     """Remove usage, taking back from the parent what had risen there."""
     while True:
         usage = cell.usage
+        node = cell.node
         if journal is not None:
-            journal.append((cell, usage))
+            journal.append((cell, usage, node.usage_version))
         cell.usage = usage - amount
-        cell.node.usage_version += 1
+        node.usage_version = next(node.versions)
         stored = usage - cell.local
         if cell.parent is None or stored <= 0:
             return
@@ -224,9 +230,9 @@ def remove_usage(cell: Cell, amount: int, journal: Journal | None) -> None:
 def restore(journal: Journal, length: int) -> None:
     """Undo the newest entries of a journal until it has the given length."""
     while len(journal) > length:
-        cell, usage = journal.pop()
+        cell, usage, version = journal.pop()
         cell.usage = usage
-        cell.node.usage_version += 1
+        cell.node.usage_version = version
 
 
 def borrows_with(cell: Cell, amount: int) -> bool:

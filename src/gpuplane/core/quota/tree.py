@@ -7,6 +7,7 @@ know workloads: ordering, flavors and victims are the siblings' decisions over t
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from gpuplane.core.quota import nodes, shares, verdicts
 from gpuplane.core.quota.nodes import Cell, Journal, Node
@@ -95,12 +96,15 @@ class QuotaTree:
         self._locals = {spec.key: spec for spec in local_list}
         self._queues: dict[str, Node] = {}
         self._cohorts: dict[str, Node] = {}
+        self._versions = count(1)
         self._journal: Journal = []
         self._marks: list[tuple[int, int]] = []
         self._marks_made = 0
         self._fits: dict[str, QuotaVerdict] = {}
         self._build(queue_list, cohort_list)
-        self._local_cells = {key: Node(key, is_cohort=False) for key in self._locals}
+        self._local_cells = {
+            key: Node(key, self._versions, is_cohort=False) for key in self._locals
+        }
         for name, amounts in (usage or {}).items():
             self.add_usage(name, amounts)
         for key, amounts in (local_usage or {}).items():
@@ -114,7 +118,7 @@ class QuotaTree:
             if cohort.parent is not None:
                 node.parent = self._ensure_cohort(cohort.parent)
         for spec in queues:
-            node = Node(spec.name, is_cohort=False)
+            node = Node(spec.name, self._versions, is_cohort=False)
             node.weight_milli = spec.fair_weight_milli
             node.cells = {pair: Cell(node, quota) for pair, quota in spec.quotas.items()}
             if spec.cohort is not None:
@@ -138,7 +142,7 @@ class QuotaTree:
     def _ensure_cohort(self, name: str) -> Node:
         node = self._cohorts.get(name)
         if node is None:
-            node = self._cohorts[name] = Node(name, is_cohort=True)
+            node = self._cohorts[name] = Node(name, self._versions, is_cohort=True)
         return node
 
     # What is there.

@@ -25,6 +25,7 @@ from gpuplane.core.quota.specs import (
     ClusterQueueSpec,
     FlavorResource,
     LocalQueueSpec,
+    PreemptionPolicy,
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
@@ -271,7 +272,9 @@ def _short_now(
     free: int,
     mode: AdmissionMode,
 ) -> Shortage:
-    outcome = Outcome.NEEDS_PREEMPTION if may_preempt(spec, cell, amount, mode) else Outcome.WAITS
+    policy = spec.preemption
+    may_preempt = may_evict_someone(policy, cell) and may_seek_victims(policy, cell, amount, mode)
+    outcome = Outcome.NEEDS_PREEMPTION if may_preempt else Outcome.WAITS
     limiting = _limiting_node(cell, amount)
     if limiting is None:
         return Shortage(pair, amount, free, outcome, Word.QUOTA_EXCEEDED, cell.node.name)
@@ -297,21 +300,26 @@ def _limiting_node(cell: Cell, amount: int) -> Node | None:
     return None
 
 
-def may_preempt(spec: ClusterQueueSpec, cell: Cell, amount: int, mode: AdmissionMode) -> bool:
-    """Tell whether a search for victims is allowed at all for this amount.
+def may_seek_victims(
+    policy: PreemptionPolicy, cell: Cell, amount: int, mode: AdmissionMode
+) -> bool:
+    """Tell whether the amount entitles to a search for victims; there may be none to find.
 
-    Kueue searches when the amount is within the nominal quota, when a subtree below the root
-    holds it, or when the policy allows evicting while borrowing (flavorassigner.go,
-    fitsResourceQuota). With every policy Never there is nobody to find.
+    It does when it is within the nominal quota, when a subtree below the root holds it, or when
+    the policy allows evicting while borrowing.
+
+    Source: fitsResourceQuota, pkg/scheduler/flavorassigner/flavorassigner.go.
     """
-    policy = spec.preemption
-    reclaims = (
-        cell.parent is not None and policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
-    )
-    if policy.within_cluster_queue is WithinClusterQueue.NEVER and not reclaims:
-        return False
     if cell.nominal >= amount or find_lowest_fit(cell, amount)[1]:
         return True
     if policy.borrow_within_cohort is not BorrowWithinCohortPolicy.NEVER:
         return True
+    reclaims = policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
     return mode is AdmissionMode.FAIR_SHARING and reclaims
+
+
+def may_evict_someone(policy: PreemptionPolicy, cell: Cell) -> bool:
+    """Tell whether the policies of a queue name anyone at all whom it may evict."""
+    if policy.within_cluster_queue is not WithinClusterQueue.NEVER:
+        return True
+    return cell.parent is not None and policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER

@@ -1,0 +1,51 @@
+"""What can be refused about jobs."""
+
+from gpuplane.kit.errors import Conflict, Gone, NotFound, TooManyRequests, Unprocessable
+
+
+class JobNotFound(NotFound):
+    """No job of that id, or the caller may not see it."""
+
+    code = "job_not_found"
+
+
+class AttemptNotFound(NotFound):
+    """The job has no such attempt."""
+
+    code = "attempt_not_found"
+
+
+class JobChanged(Conflict):
+    """The job moved on while the call was on its way."""
+
+    code = "job_changed"
+
+
+class WrongStatus(Conflict):
+    """The job's status does not allow the verb."""
+
+    code = "job_wrong_status"
+
+
+class NotPartOfProduct(Unprocessable):
+    """A kind of work that no part stands behind here."""
+
+    code = "not_supported"
+
+
+class BadJob(Unprocessable):
+    """A field of the job cannot hold."""
+
+    code = "job_invalid"
+
+
+class QuotaExceeded(TooManyRequests):
+    """The caller asked to be refused rather than queued, and it would have been queued."""
+
+    code = "quota_exceeded"
+
+
+class LogsGone(Gone):
+    """The log was pruned or rotated away."""
+
+    code = "logs_gone"

@@ -1,0 +1,1 @@
+"""Every query on the tables of jobs: rows in, values out."""

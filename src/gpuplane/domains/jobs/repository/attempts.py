@@ -1,0 +1,187 @@
+"""Queries on attempts, replicas and checkpoints."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import RowMapping, bindparam, delete, insert, select, update
+
+from gpuplane.core.ids import AttemptId, ClusterId, JobId
+from gpuplane.core.lifecycle.jobs import StopIntent
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.jobs.rules import Attempt, Replica
+from gpuplane.domains.jobs.tables import AttemptRow, CheckpointRow, DecisionRow, ReplicaRow
+
+attempts = AttemptRow.__table__
+replicas = ReplicaRow.__table__
+checkpoints = CheckpointRow.__table__
+decisions = DecisionRow.__table__
+
+CHUNK = 500
+_ATTEMPT = tuple(each.name for each in fields(Attempt) if each.name != "replicas")
+_REPLICA = tuple(each.name for each in fields(Replica))
+
+
+def insert_attempts(session: WriteSession, rows: Sequence[Attempt]) -> None:
+    """Store new attempts with their replicas."""
+    session.execute(insert(attempts), [_attempt_values(attempt) for attempt in rows])
+    session.execute(
+        insert(replicas),
+        [_replica_values(replica) for attempt in rows for replica in attempt.replicas],
+    )
+
+
+def find_attempt(session: ReadSession, attempt_id: UUID) -> Attempt | None:
+    """Return an attempt with its replicas, or None."""
+    return load_attempts(session, [attempt_id]).get(AttemptId(attempt_id))
+
+
+def load_attempts(session: ReadSession, ids: Sequence[UUID]) -> dict[AttemptId, Attempt]:
+    """Return attempts by id, each with its replicas by rank."""
+    found: dict[AttemptId, Attempt] = {}
+    for start in range(0, len(ids), CHUNK):
+        part = ids[start : start + CHUNK]
+        rows = session.rows(select(attempts).where(attempts.c.id.in_(part)))
+        for attempt in _with_replicas(session, rows):
+            found[attempt.id] = attempt
+    return found
+
+
+def list_attempts(session: ReadSession, job_id: UUID) -> list[Attempt]:
+    """Return a job's attempts, first to last."""
+    query = select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+    return _with_replicas(session, session.rows(query))
+
+
+def list_by_state(
+    session: ReadSession, states: Sequence[str], cluster_id: ClusterId | None, limit: int
+) -> list[Attempt]:
+    """Return attempts in some states, oldest first."""
+    query = select(attempts).where(attempts.c.state.in_(states))
+    if cluster_id is not None:
+        query = query.where(attempts.c.cluster_id == cluster_id)
+    query = query.order_by(attempts.c.admitted_at, attempts.c.id).limit(limit)
+    return _with_replicas(session, session.rows(query))
+
+
+def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:
+    """Return stopping attempts whose backend was not told yet."""
+    query = (
+        select(attempts)
+        .where(attempts.c.state == "stopping", attempts.c.evict_sent_at.is_(None))
+        .order_by(attempts.c.admitted_at)
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def list_unforgotten(session: ReadSession, ended_before: int, limit: int) -> list[Attempt]:
+    """Return ended attempts whose backend still keeps their logs."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.state == "ended",
+            attempts.c.forgotten.is_(False),
+            attempts.c.ended_at < ended_before,
+        )
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def update_attempt(session: WriteSession, attempt: Attempt, **changes: Any) -> bool:
+    """Change an attempt if it still has the version that was read; False when it is stale."""
+    touched = session.execute(
+        update(attempts)
+        .where(attempts.c.id == attempt.id, attempts.c.version == attempt.version)
+        .values(version=attempt.version + 1, **changes)
+    )
+    return touched == 1
+
+
+def update_attempts(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Change many attempts alike: each mapping has `id` and the same other keys."""
+    _update_each(session, attempts, changes, {"version": attempts.c.version + 1})
+
+
+def update_replicas(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Change many replicas alike: each mapping has `id` and the same other keys."""
+    _update_each(session, replicas, changes, {})
+
+
+def insert_checkpoint(session: WriteSession, values: dict[str, Any]) -> None:
+    """Store one reported checkpoint."""
+    session.execute(insert(checkpoints).values(**values))
+
+
+def list_checkpoints(session: ReadSession, job_id: JobId) -> list[dict[str, Any]]:
+    """Return a job's checkpoints, newest first."""
+    query = select(checkpoints).where(checkpoints.c.job_id == job_id)
+    return [dict(row) for row in session.rows(query.order_by(checkpoints.c.at.desc()))]
+
+
+def delete_checkpoints(session: WriteSession, ids: Sequence[UUID]) -> None:
+    """Forget checkpoints beyond what the job keeps."""
+    session.execute(delete(checkpoints).where(checkpoints.c.id.in_(ids)))
+
+
+def insert_decision(session: WriteSession, values: dict[str, Any]) -> None:
+    """Store the header of a cycle."""
+    session.execute(insert(decisions).values(**values))
+
+
+def _update_each(
+    session: WriteSession, table: Any, changes: Sequence[Mapping[str, Any]], extra: dict[str, Any]
+) -> None:
+    if not changes:
+        return
+    names = [name for name in changes[0] if name != "id"]
+    statement = (
+        update(table)
+        .where(table.c.id == bindparam("row_key"))
+        .values(**{name: bindparam(f"new_{name}") for name in names}, **extra)
+    )
+    session.execute(
+        statement,
+        [
+            {"row_key": each["id"], **{f"new_{name}": each[name] for name in names}}
+            for each in changes
+        ],
+    )
+
+
+def _with_replicas(session: ReadSession, rows: Sequence[RowMapping]) -> list[Attempt]:
+    by_attempt: dict[UUID, list[Replica]] = defaultdict(list)
+    ids = [row["id"] for row in rows]
+    for start in range(0, len(ids), CHUNK):
+        query = (
+            select(replicas)
+            .where(replicas.c.attempt_id.in_(ids[start : start + CHUNK]))
+            .order_by(replicas.c.rank)
+        )
+        for row in session.rows(query):
+            values = {name: row[name] for name in _REPLICA}
+            values["gpu_ids"] = tuple(values["gpu_ids"])
+            by_attempt[row["attempt_id"]].append(Replica(**values))
+    return [_attempt(row, by_attempt[row["id"]]) for row in rows]
+
+
+def _attempt(row: RowMapping, ranks: Sequence[Replica]) -> Attempt:
+    values = {name: row[name] for name in _ATTEMPT}
+    if values["stop_intent"] is not None:
+        values["stop_intent"] = StopIntent(values["stop_intent"])
+    return Attempt(**values, replicas=tuple(ranks))
+
+
+def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+    values = {name: getattr(attempt, name) for name in _ATTEMPT}
+    values["stop_intent"] = None if attempt.stop_intent is None else str(attempt.stop_intent)
+    return values
+
+
+def _replica_values(replica: Replica) -> dict[str, Any]:
+    values = {name: getattr(replica, name) for name in _REPLICA}
+    values["gpu_ids"] = list(replica.gpu_ids)
+    return values

@@ -1,0 +1,273 @@
+"""Queries on jobs, their dependencies and their outputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
+
+from gpuplane.core.ids import ClusterId, JobId
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.workloads import DependencyCondition
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.jobs.rules import DependencyState, Job
+from gpuplane.domains.jobs.tables import DependencyRow, JobRow, SealedOutputRow
+
+jobs = JobRow.__table__
+dependencies = DependencyRow.__table__
+outputs = SealedOutputRow.__table__
+
+CHUNK = 500
+"""Ids per IN list: SQLite's oldest limit on variables is 999."""
+_NAMES = tuple(each.name for each in fields(Job))
+
+
+def job_of(row: RowMapping) -> Job:
+    """Return the value of a row."""
+    values = {name: row[name] for name in _NAMES}
+    values["status"] = JobStatus(values["status"])
+    values["condition"] = Condition(values["condition"])
+    values["failures_at"] = tuple(values["failures_at"])
+    values["warned"] = tuple(values["warned"])
+    return Job(**values)
+
+
+def values_of(job: Job) -> dict[str, Any]:
+    """Return the row of a value."""
+    spec = job.spec
+    values: dict[str, Any] = {name: getattr(job, name) for name in _NAMES}
+    values.update(
+        status=str(job.status),
+        condition=str(job.condition),
+        failures_at=list(job.failures_at),
+        warned=list(job.warned),
+        job_type=str(spec.job_type),
+        deployment_type=str(spec.deployment_type),
+        priority=str(spec.priority),
+        gpu_model=spec.resources.gpu_model,
+        gpu_count=spec.resources.gpu_count * spec.replicas.count,
+        cost_centre=spec.cost_centre,
+        data_classification=spec.data_classification,
+    )
+    return values
+
+
+def insert_jobs(session: WriteSession, rows: Sequence[Job]) -> None:
+    """Store new jobs and what they come after."""
+    session.execute(insert(jobs), [values_of(job) for job in rows])
+    edges = [
+        {"job_id": job.id, "after_id": each.job_id, "condition": str(each.condition)}
+        for job in rows
+        for each in job.spec.after
+    ]
+    session.execute(insert(dependencies), edges)
+
+
+def find_job(session: ReadSession, job_id: UUID) -> Job | None:
+    """Return a job, or None."""
+    row = session.row(select(jobs).where(jobs.c.id == job_id))
+    return None if row is None else job_of(row)
+
+
+def find_by_key(session: ReadSession, tenant_id: UUID, key: str) -> Job | None:
+    """Return the job a tenant submitted under an idempotency key, or None."""
+    row = session.row(
+        select(jobs).where(jobs.c.tenant_id == tenant_id, jobs.c.idempotency_key == key)
+    )
+    return None if row is None else job_of(row)
+
+
+def load_jobs(session: ReadSession, job_ids: Sequence[UUID]) -> dict[JobId, Job]:
+    """Return jobs by id; ids that are not known are left out."""
+    found: dict[JobId, Job] = {}
+    for start in range(0, len(job_ids), CHUNK):
+        query = select(jobs).where(jobs.c.id.in_(job_ids[start : start + CHUNK]))
+        for row in session.rows(query):
+            found[row["id"]] = job_of(row)
+    return found
+
+
+def lock_jobs(session: WriteSession, job_ids: Sequence[UUID]) -> dict[JobId, Job]:
+    """Return jobs by id and keep others from changing them until the commit.
+
+    On SQLite the writer is alone anyway; on PostgreSQL rows are locked in the order of their ids,
+    so that two units never wait for each other in a circle.
+    """
+    if session.dialect != "postgresql":
+        return load_jobs(session, job_ids)
+    found: dict[JobId, Job] = {}
+    ordered = sorted(job_ids)
+    for start in range(0, len(ordered), CHUNK):
+        query = (
+            select(jobs)
+            .where(jobs.c.id.in_(ordered[start : start + CHUNK]))
+            .order_by(jobs.c.id)
+            .with_for_update()
+        )
+        for row in session.rows(query):
+            found[row["id"]] = job_of(row)
+    return found
+
+
+def list_by_status(
+    session: ReadSession, statuses: Sequence[JobStatus], limit: int | None = None
+) -> list[Job]:
+    """Return jobs in some statuses, oldest first."""
+    query = (
+        select(jobs)
+        .where(jobs.c.status.in_([str(each) for each in statuses]))
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+    if limit is not None:
+        query = query.limit(limit)
+    return [job_of(row) for row in session.rows(query)]
+
+
+def list_due(session: ReadSession, now: int, limit: int) -> list[Job]:
+    """Return jobs the monitor must look at now, longest due first."""
+    query = (
+        select(jobs)
+        .where(jobs.c.due_at.is_not(None), jobs.c.due_at <= now)
+        .order_by(jobs.c.due_at)
+        .limit(limit)
+    )
+    return [job_of(row) for row in session.rows(query)]
+
+
+def next_due_at(session: ReadSession) -> int | None:
+    """Return the earliest instant at which a job becomes due, or None."""
+    value = session.scalar(select(func.min(jobs.c.due_at)))
+    return None if value is None else int(value)
+
+
+def update_job(session: WriteSession, job: Job, now: int, **changes: Any) -> bool:
+    """Change a job if it still has the version that was read; False when it is stale."""
+    touched = session.execute(
+        update(jobs)
+        .where(jobs.c.id == job.id, jobs.c.version == job.version)
+        .values(version=job.version + 1, updated_at=now, **changes)
+    )
+    return touched == 1
+
+
+def update_many(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Change many locked jobs alike: each mapping has `id` and the same other keys."""
+    if not changes:
+        return
+    names = [name for name in changes[0] if name != "id"]
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == bindparam("job_key"))
+        .values(version=jobs.c.version + 1, **{name: bindparam(f"new_{name}") for name in names})
+    )
+    session.execute(
+        statement,
+        [
+            {"job_key": each["id"], **{f"new_{name}": each[name] for name in names}}
+            for each in changes
+        ],
+    )
+
+
+def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int) -> None:
+    """Make the monitor look at these jobs at an instant, without counting a version."""
+    for start in range(0, len(job_ids), CHUNK):
+        part = job_ids[start : start + CHUNK]
+        session.execute(update(jobs).where(jobs.c.id.in_(part)).values(due_at=at))
+
+
+def list_dependents(session: ReadSession, job_id: UUID) -> list[JobId]:
+    """Return waiting jobs that come after a job."""
+    query = (
+        select(dependencies.c.job_id)
+        .join(jobs, jobs.c.id == dependencies.c.job_id)
+        .where(dependencies.c.after_id == job_id, jobs.c.status == str(JobStatus.PENDING))
+    )
+    return [row["job_id"] for row in session.rows(query)]
+
+
+def list_dependencies(session: ReadSession, job_id: UUID) -> tuple[DependencyState, ...]:
+    """Return where the jobs stand that a job comes after."""
+    query = (
+        select(dependencies.c.after_id, dependencies.c.condition, jobs.c.status)
+        .outerjoin(jobs, jobs.c.id == dependencies.c.after_id)
+        .where(dependencies.c.job_id == job_id)
+        .order_by(dependencies.c.after_id)
+    )
+    return tuple(
+        DependencyState(
+            row["after_id"],
+            DependencyCondition(row["condition"]),
+            None if row["status"] is None else JobStatus(row["status"]),
+        )
+        for row in session.rows(query)
+    )
+
+
+def count_active_in_array(session: ReadSession, array_id: UUID) -> int:
+    """Return jobs of an array that are queued, admitted or running."""
+    active = [str(s) for s in (JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.RUNNING)]
+    query = select(func.count()).where(jobs.c.array_id == array_id, jobs.c.status.in_(active))
+    return int(session.scalar(query) or 0)
+
+
+def list_waiting_in_array(session: ReadSession, array_id: UUID, limit: int) -> list[JobId]:
+    """Return pending jobs of an array, lowest index first."""
+    query = (
+        select(jobs.c.id)
+        .where(jobs.c.array_id == array_id, jobs.c.status == str(JobStatus.PENDING))
+        .order_by(jobs.c.array_index)
+        .limit(limit)
+    )
+    return [row["id"] for row in session.rows(query)]
+
+
+def list_array(session: ReadSession, array_id: UUID) -> list[Job]:
+    """Return the jobs of an array by index."""
+    query = select(jobs).where(jobs.c.array_id == array_id).order_by(jobs.c.array_index)
+    return [job_of(row) for row in session.rows(query)]
+
+
+def count_unfinished(session: ReadSession, tenant_id: UUID) -> int:
+    """Return a tenant's jobs that are not over, for its submit limit."""
+    over = [str(s) for s in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)]
+    query = select(func.count()).where(
+        jobs.c.tenant_id == tenant_id, jobs.c.status.not_in(over)
+    )
+    return int(session.scalar(query) or 0)
+
+
+def store_sealed_output(
+    session: WriteSession, job_id: JobId, name: str, sealed: bytes, now: int
+) -> None:
+    """Keep one sealed output, in place of an earlier one of that name."""
+    session.execute(
+        delete(outputs).where(outputs.c.job_id == job_id, outputs.c.name == name)
+    )
+    session.execute(
+        insert(outputs).values(job_id=job_id, name=name, sealed=sealed, created_at=now)
+    )
+
+
+def list_sealed_outputs(session: ReadSession, job_id: JobId) -> dict[str, bytes]:
+    """Return a job's sealed outputs by name."""
+    query = select(outputs.c.name, outputs.c.sealed).where(outputs.c.job_id == job_id)
+    return {row["name"]: row["sealed"] for row in session.rows(query.order_by(outputs.c.name))}
+
+
+def delete_ended(
+    session: WriteSession, ended_before: int, limit: int
+) -> list[tuple[JobId, ClusterId | None]]:
+    """Forget jobs that ended before an instant and return them; rows below go with them."""
+    over = [str(s) for s in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)]
+    query = (
+        select(jobs.c.id, jobs.c.cluster_id)
+        .where(jobs.c.status.in_(over), jobs.c.updated_at < ended_before)
+        .limit(limit)
+    )
+    rows = [(row["id"], row["cluster_id"]) for row in session.rows(query)]
+    ids = [job_id for job_id, _ in rows]
+    for start in range(0, len(ids), CHUNK):
+        session.execute(delete(jobs).where(jobs.c.id.in_(ids[start : start + CHUNK])))
+    return rows

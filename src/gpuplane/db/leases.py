@@ -37,9 +37,7 @@ def acquire_lease(
     row = session.row(query)
     expires = now + ttl_ms
     if row is None:
-        session.execute(
-            insert(leases).values(name=name, owner=owner, token=1, expires_at=expires)
-        )
+        session.execute(insert(leases).values(name=name, owner=owner, token=1, expires_at=expires))
         return Lease(name, owner, 1, expires)
     if row["owner"] != owner and row["expires_at"] > now:
         return None

@@ -1,10 +1,10 @@
 """Column types shared by every table: ids, instants, money and typed JSON."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, Dialect, LargeBinary, Text, Uuid
+from sqlalchemy import JSON, BigInteger, Dialect, LargeBinary, Table, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -22,6 +22,11 @@ class Base(DeclarativeBase):
     """The one registry of tables; a domain's tables start with the domain's name."""
 
     type_annotation_map = {UUID: Uuid(), int: BigInteger, str: Text, bytes: LargeBinary}
+
+
+def table_of(row: type[Base]) -> Table:
+    """Return the Core table of a declared row, for statements in batches."""
+    return cast("Table", row.__table__)
 
 
 class JsonOf(TypeDecorator[Any]):

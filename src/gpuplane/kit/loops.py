@@ -134,5 +134,3 @@ class LoopRunner:
             state.last_finished = self._clock.now_ms()
             state.last_duration_s = self._clock.monotonic() - started
         return again
-
-

@@ -8,11 +8,12 @@ from sqlalchemy import RowMapping, delete, insert, select, update
 
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.types import table_of
 from gpuplane.domains.clusters.rules import Cluster, ClusterState, MaintenanceWindow
 from gpuplane.domains.clusters.tables import ClusterRow, WindowRow
 
-_clusters = ClusterRow.__table__
-_windows = WindowRow.__table__
+_clusters = table_of(ClusterRow)
+_windows = table_of(WindowRow)
 
 
 def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
@@ -48,7 +49,9 @@ def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
 
 def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     """Return every cluster by name; an organisation has few enough to need no pages."""
-    return tuple(_cluster(row) for row in session.rows(select(_clusters).order_by(_clusters.c.name)))
+    return tuple(
+        _cluster(row) for row in session.rows(select(_clusters).order_by(_clusters.c.name))
+    )
 
 
 def update_cluster(

@@ -5,8 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.ids import AttemptId, ClusterId, JobId, NodeId, ProjectId, ReplicaId, TenantId
-from gpuplane.core.ids import UserId
+from gpuplane.core.ids import (
+    AttemptId,
+    ClusterId,
+    JobId,
+    NodeId,
+    ProjectId,
+    ReplicaId,
+    TenantId,
+    UserId,
+)
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.workloads import DependencyCondition, JobSpec, JobType

@@ -9,11 +9,12 @@ from sqlalchemy import RowMapping, func, insert, select, update
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.types import table_of
 from gpuplane.domains.nodes.rules import FACTS, GPU_FACTS, Gpu, Node
 from gpuplane.domains.nodes.tables import GpuRow, NodeRow
 
-_nodes = NodeRow.__table__
-_gpus = GpuRow.__table__
+_nodes = table_of(NodeRow)
+_gpus = table_of(GpuRow)
 
 
 def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:

@@ -53,13 +53,32 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
 
 
-FACTS = (
-    "ready message present cpu_milli memory_mib ephemeral_mib labels taints topology rack block "
-    "rdma_fabric"
-).split()
-GPU_FACTS = (
-    "gpu_index model product memory_mib healthy present message numa mig_enabled mig_instances"
-).split()
+FACTS = [
+    "ready",
+    "message",
+    "present",
+    "cpu_milli",
+    "memory_mib",
+    "ephemeral_mib",
+    "labels",
+    "taints",
+    "topology",
+    "rack",
+    "block",
+    "rdma_fabric",
+]
+GPU_FACTS = [
+    "gpu_index",
+    "model",
+    "product",
+    "memory_mib",
+    "healthy",
+    "present",
+    "message",
+    "numa",
+    "mig_enabled",
+    "mig_instances",
+]
 
 
 @dataclass(frozen=True, slots=True)

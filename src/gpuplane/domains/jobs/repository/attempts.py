@@ -11,13 +11,14 @@ from sqlalchemy import RowMapping, bindparam, delete, insert, select, update
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.types import table_of
 from gpuplane.domains.jobs.rules import Attempt, Replica
 from gpuplane.domains.jobs.tables import AttemptRow, CheckpointRow, DecisionRow, ReplicaRow
 
-attempts = AttemptRow.__table__
-replicas = ReplicaRow.__table__
-checkpoints = CheckpointRow.__table__
-decisions = DecisionRow.__table__
+attempts = table_of(AttemptRow)
+replicas = table_of(ReplicaRow)
+checkpoints = table_of(CheckpointRow)
+decisions = table_of(DecisionRow)
 
 CHUNK = 500
 _ATTEMPT = tuple(each.name for each in fields(Attempt) if each.name != "replicas")

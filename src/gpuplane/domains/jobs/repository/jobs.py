@@ -11,12 +11,13 @@ from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.workloads import DependencyCondition
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.types import table_of
 from gpuplane.domains.jobs.rules import DependencyState, Job
 from gpuplane.domains.jobs.tables import DependencyRow, JobRow, SealedOutputRow
 
-jobs = JobRow.__table__
-dependencies = DependencyRow.__table__
-outputs = SealedOutputRow.__table__
+jobs = table_of(JobRow)
+dependencies = table_of(DependencyRow)
+outputs = table_of(SealedOutputRow)
 
 CHUNK = 500
 """Ids per IN list: SQLite's oldest limit on variables is 999."""
@@ -232,9 +233,7 @@ def list_array(session: ReadSession, array_id: UUID) -> list[Job]:
 def count_unfinished(session: ReadSession, tenant_id: UUID) -> int:
     """Return a tenant's jobs that are not over, for its submit limit."""
     over = [str(s) for s in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)]
-    query = select(func.count()).where(
-        jobs.c.tenant_id == tenant_id, jobs.c.status.not_in(over)
-    )
+    query = select(func.count()).where(jobs.c.tenant_id == tenant_id, jobs.c.status.not_in(over))
     return int(session.scalar(query) or 0)
 
 
@@ -242,12 +241,8 @@ def store_sealed_output(
     session: WriteSession, job_id: JobId, name: str, sealed: bytes, now: int
 ) -> None:
     """Keep one sealed output, in place of an earlier one of that name."""
-    session.execute(
-        delete(outputs).where(outputs.c.job_id == job_id, outputs.c.name == name)
-    )
-    session.execute(
-        insert(outputs).values(job_id=job_id, name=name, sealed=sealed, created_at=now)
-    )
+    session.execute(delete(outputs).where(outputs.c.job_id == job_id, outputs.c.name == name))
+    session.execute(insert(outputs).values(job_id=job_id, name=name, sealed=sealed, created_at=now))
 
 
 def list_sealed_outputs(session: ReadSession, job_id: JobId) -> dict[str, bytes]:

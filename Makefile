@@ -19,15 +19,14 @@ run: ## start the control plane on this machine (ARGS="…" are passed on)
 setup: ## make .venv with the product and its development tools
 	@tools/environment.sh .venv requirements/dev.txt
 
-# Lint first because it fails fastest; types and tests then share the cores.
 .PHONY: check
 check: setup ## format, lint, strict types, import contracts, fast tests: under a minute
-	@.venv/bin/ruff format --check --quiet .
-	@.venv/bin/ruff check --quiet .
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target \
-		check-types check-imports check-tests
+		check-lint check-types check-imports check-tests
 
-.PHONY: check-types check-imports check-tests
+.PHONY: check-lint check-types check-imports check-tests
+check-lint:
+	@.venv/bin/ruff format --check --quiet . && .venv/bin/ruff check --quiet .
 check-types:
 	@.venv/bin/mypy
 check-imports:
@@ -37,7 +36,7 @@ check-tests:
 
 # MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
 .PHONY: test
-test: check ## everything this machine can run; ends with what was left out and why
+test: setup check-lint check-types check-imports ## all that this machine can run; ends with what was left out
 	@$(PYTEST) -q -n 2 --dist worksteal $(if $(MAY_LEAVE_OUT),--may-leave-out=$(MAY_LEAVE_OUT)) tests
 
 .PHONY: soak

@@ -1,0 +1,212 @@
+"""The attempts that are not forgotten: their next events, what they hold, what changed.
+
+Owns the table in memory, rebuilt from the journal after a restart. It advances from event to
+event, so attempts between two events cost nothing.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from gpuplane.backends.interface import (
+    AttemptRef,
+    BackendError,
+    Phase,
+    ReplicaObservation,
+    ReplicaPlan,
+)
+from gpuplane.backends.simulated.fleet import Failure
+from gpuplane.backends.simulated.timeline import (
+    LABEL,
+    AttemptRecord,
+    Ending,
+    Moment,
+    compute_moment,
+    find_next_change,
+    plan_endings,
+)
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.reasons import Word
+
+OVER = (Phase.EXITED, Phase.LOST)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One attempt in memory: its record, how it ends, and its state at the last event."""
+
+    record: AttemptRecord
+    endings: tuple[Ending | None, ...]
+    next_at: int | None = None
+    moments: list[Moment] = field(default_factory=list)
+    holds: list[bool] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether every replica is over."""
+        return all(moment.phase in OVER for moment in self.moments)
+
+
+class AttemptTable:
+    """All attempts of the fleet.
+
+    Args:
+        failures: The fleet's failures by node name.
+        gpu_index: Index on its node of every GPU of the fleet.
+        to_instant: Translates fleet time to milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        failures: dict[str, Sequence[Failure]],
+        gpu_index: dict[str, int],
+        to_instant: Callable[[int], int],
+    ) -> None:
+        self._failures = failures
+        self._gpu_index = gpu_index
+        self._to_instant = to_instant
+        self._entries: dict[str, Entry] = {}
+        self._events: list[tuple[int, str]] = []
+        self._changes: dict[tuple[str, int], int] = {}
+        self._held: dict[str, dict[str, tuple[int, str | None]]] = {}
+        self.position = 0
+
+    def find(self, attempt_id: str) -> Entry | None:
+        """Return the attempt, or None if it is unknown or forgotten."""
+        return self._entries.get(attempt_id)
+
+    def put(self, record: AttemptRecord, at: int) -> None:
+        """Add an attempt, or replace what is known of it."""
+        old = self._entries.get(record.attempt_id)
+        entry = Entry(record, plan_endings(record, self._failures, self._gpu_index))
+        if old is not None:
+            entry.holds = old.holds
+        else:
+            entry.holds = [True] * len(record.replicas)
+            self._hold(record)
+        self._entries[record.attempt_id] = entry
+        self._settle(entry, at, mark_all=True)
+
+    def remove(self, attempt_id: str) -> None:
+        """Drop an attempt that is over."""
+        entry = self._entries.pop(attempt_id)
+        for replica in entry.record.replicas:
+            self._changes.pop((attempt_id, replica.rank), None)
+
+    def advance(self, at: int) -> None:
+        """Bring every attempt up to this fleet instant."""
+        while self._events and self._events[0][0] <= at:
+            due_at, attempt_id = heapq.heappop(self._events)
+            entry = self._entries.get(attempt_id)
+            if entry is not None and entry.next_at == due_at:
+                self._settle(entry, at, mark_all=False)
+
+    @property
+    def next_event(self) -> int | None:
+        """Return the fleet time of the next event, or None."""
+        return self._events[0][0] if self._events else None
+
+    def check_devices(self, plan: ReplicaPlan) -> None:
+        """Refuse devices that another attempt still holds.
+
+        Raises:
+            BackendError: If a device would be held twice.
+        """
+        for gpu_id in plan.gpu_ids:
+            holders = self._held.get(gpu_id, {})
+            if plan.mig_device is not None:
+                clash = [a for a, (_, mig) in holders.items() if mig in (None, plan.mig_device)]
+            else:
+                free_milli = WHOLE_GPU_MILLI - sum(milli for milli, _ in holders.values())
+                whole = any(mig is not None for _, mig in holders.values())
+                clash = list(holders) if whole or plan.gpu_milli > free_milli else []
+            if clash:
+                message = f"{LABEL} GPU {gpu_id} is still held by attempt {clash[0]}"
+                raise BackendError(Word.START_FAILED, message)
+
+    def observe(self, at: int) -> Iterator[ReplicaObservation]:
+        """Yield what is seen of every replica at this fleet instant."""
+        for entry in self._entries.values():
+            for position in range(len(entry.record.replicas)):
+                yield self._observe(entry, position, at)
+
+    def observe_since(self, position: int, at: int) -> list[ReplicaObservation]:
+        """Return the replicas that changed after a position, in the order of the changes."""
+        changed = []
+        for key in reversed(self._changes):
+            if self._changes[key] <= position:
+                break
+            changed.append(key)
+        return [self._observe_key(attempt_id, rank, at) for attempt_id, rank in reversed(changed)]
+
+    def _observe_key(self, attempt_id: str, rank: int, at: int) -> ReplicaObservation:
+        entry = self._entries[attempt_id]
+        ranks = [replica.rank for replica in entry.record.replicas]
+        return self._observe(entry, ranks.index(rank), at)
+
+    def _settle(self, entry: Entry, at: int, *, mark_all: bool) -> None:
+        """Compute the state at an instant, note what changed, plan the next event."""
+        record = entry.record
+        before = entry.moments
+        entry.moments = [compute_moment(record, ending, at) for ending in entry.endings]
+        for position, moment in enumerate(entry.moments):
+            replica = record.replicas[position]
+            if mark_all or _differs(before[position], moment):
+                self.position += 1
+                key = (record.attempt_id, replica.rank)
+                self._changes.pop(key, None)
+                self._changes[key] = self.position
+            if moment.phase in OVER and entry.holds[position]:
+                entry.holds[position] = False
+                for gpu_id in replica.gpu_ids:
+                    self._release(gpu_id, record.attempt_id)
+        entry.next_at = find_next_change(record, entry.endings, at)
+        if entry.next_at is not None:
+            heapq.heappush(self._events, (entry.next_at, record.attempt_id))
+
+    def _hold(self, record: AttemptRecord) -> None:
+        for replica in record.replicas:
+            for gpu_id in replica.gpu_ids:
+                held = self._held.setdefault(gpu_id, {})
+                milli = replica.gpu_milli + held.get(record.attempt_id, (0, None))[0]
+                held[record.attempt_id] = (milli, replica.mig_device)
+
+    def _release(self, gpu_id: str, attempt_id: str) -> None:
+        held = self._held.get(gpu_id, {})
+        held.pop(attempt_id, None)
+        if not held:
+            self._held.pop(gpu_id, None)
+
+    def _observe(self, entry: Entry, position: int, at: int) -> ReplicaObservation:
+        record, moment = entry.record, entry.moments[position]
+        if moment.phase in (Phase.RUNNING, Phase.STOPPING):
+            moment = compute_moment(record, entry.endings[position], at)
+        ending, told = moment.ending, self._to_instant
+        return ReplicaObservation(
+            ref=AttemptRef(AttemptId(UUID(record.attempt_id)), record.epoch),
+            rank=record.replicas[position].rank,
+            phase=moment.phase,
+            started_at=None if moment.started_at is None else told(moment.started_at),
+            ended_at=None if ending is None else told(ending.at),
+            exit_code=None if ending is None else ending.exit_code,
+            signal=None if ending is None else ending.signal,
+            reason="" if ending is None else ending.reason,
+            message=LABEL if ending is None else ending.message,
+            ready=moment.phase is Phase.RUNNING if record.service else None,
+            port=record.port if moment.phase is Phase.RUNNING else None,
+            restart_count=moment.restart_count,
+            progress_ratio=moment.progress_ratio,
+            checkpoint=moment.checkpoint,
+            checkpoint_at=None if moment.checkpoint_at is None else told(moment.checkpoint_at),
+        )
+
+
+def _differs(before: Moment, after: Moment) -> bool:
+    """Return whether anything but the progress differs."""
+    return (before.phase, before.restart_count, before.checkpoint_at) != (
+        after.phase,
+        after.restart_count,
+        after.checkpoint_at,
+    )

@@ -1,0 +1,155 @@
+"""What survives a killed control plane: attempts, tombstones and steps of the clock.
+
+Owns one small SQLite file. Every record is committed before the verb that made it returns; a
+commit does not wait for the disk, because the only loss it must survive is that of the process
+(after a power cut the simulated nodes have lost their workloads like real ones).
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.backends.interface import BackendError
+from gpuplane.backends.simulated.timeline import AttemptRecord
+from gpuplane.core.reasons import Word
+from gpuplane.kit.failpoints import failpoint
+
+SCHEMA_VERSION = 1
+TOMBSTONE_DAYS = 30
+"""A start order that arrives later than this is no longer refused; orders live for minutes."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS attempts (
+    attempt_id TEXT PRIMARY KEY, record BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tombstones (
+    attempt_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS steps (
+    at_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL
+) STRICT;
+"""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AttemptRecord)
+
+
+class Journal:
+    """The state file of one simulated cluster; used from one thread.
+
+    Raises:
+        BackendError: If the file cannot be opened, or belongs to another fleet or version.
+    """
+
+    def __init__(self, path: Path, fleet_name: str, born_ms: int) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA busy_timeout = 2000")
+            self._db.executescript(_SCHEMA)
+            self._about = {
+                "schema": str(SCHEMA_VERSION),
+                "fleet": fleet_name,
+                "born_ms": str(born_ms),
+            }
+            self._claim()
+        except (OSError, sqlite3.Error) as error:
+            raise BackendError(
+                Word.START_FAILED, f"the state file {path} of the fleet cannot be used: {error}"
+            ) from error
+
+    def _claim(self) -> None:
+        """Write what the file is about, or check it against what it was made for."""
+        for name, value in self._about.items():
+            self._db.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, value))
+        kept = dict(self._db.execute("SELECT name, value FROM about"))
+        for name in ("schema", "fleet"):
+            if kept[name] != self._about[name]:
+                raise BackendError(
+                    Word.START_FAILED,
+                    f"the state file {self._path} has {name} {kept[name]}, not"
+                    f" {self._about[name]}; give the fleet a state file of its own",
+                )
+        self._about = kept
+
+    @property
+    def born_ms(self) -> int:
+        """Return the instant of fleet time 0."""
+        return int(self._about["born_ms"])
+
+    def load_last_ms(self) -> int:
+        """Return the latest fleet time that was noted."""
+        rows = self._db.execute("SELECT value FROM about WHERE name = 'last_ms'").fetchall()
+        return int(rows[0][0]) if rows else 0
+
+    def load_steps(self) -> list[tuple[int, int]]:
+        """Return the recorded steps of the wall clock, in order."""
+        return list(self._db.execute("SELECT at_ms, offset_ms FROM steps ORDER BY rowid"))
+
+    def load_attempts(self) -> Iterator[AttemptRecord]:
+        """Return every attempt that was not forgotten."""
+        for (blob,) in self._db.execute("SELECT record FROM attempts ORDER BY attempt_id"):
+            yield _decoder.decode(blob)
+
+    def find_tombstone(self, attempt_id: str) -> int | None:
+        """Return the epoch below or at which this attempt may never start, or None."""
+        rows = self._db.execute(
+            "SELECT epoch FROM tombstones WHERE attempt_id = ?", (attempt_id,)
+        ).fetchall()
+        return int(rows[0][0]) if rows else None
+
+    def store_attempt(self, record: AttemptRecord) -> None:
+        """Write the attempt, or replace what was known of it."""
+        failpoint("simulated.store_attempt")
+        self._write(
+            "INSERT INTO attempts VALUES (?, ?)"
+            " ON CONFLICT (attempt_id) DO UPDATE SET record = excluded.record",
+            (record.attempt_id, _encoder.encode(record)),
+        )
+        failpoint("simulated.stored_attempt")
+
+    def store_tombstone(self, attempt_id: str, epoch: int, now_ms: int) -> None:
+        """Forbid this attempt to start, up to this epoch."""
+        failpoint("simulated.store_tombstone")
+        self._write(
+            "INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (attempt_id)"
+            " DO UPDATE SET epoch = max(epoch, excluded.epoch), at_ms = excluded.at_ms",
+            (attempt_id, epoch, now_ms),
+        )
+
+    def delete_attempt(self, attempt_id: str) -> None:
+        """Drop the record of an attempt; its tombstone is written before."""
+        failpoint("simulated.delete_attempt")
+        self._write("DELETE FROM attempts WHERE attempt_id = ?", (attempt_id,))
+
+    def delete_old_tombstones(self, now_ms: int) -> None:
+        """Drop tombstones older than TOMBSTONE_DAYS."""
+        self._write(
+            "DELETE FROM tombstones WHERE at_ms < ?", (now_ms - TOMBSTONE_DAYS * 86_400_000,)
+        )
+
+    def store_step(self, at_ms: int, offset_ms: int) -> None:
+        """Write that the wall clock was stepped."""
+        self._write("INSERT INTO steps VALUES (?, ?)", (at_ms, offset_ms))
+
+    def store_last_ms(self, at_ms: int) -> None:
+        """Note the fleet time, which never goes back behind it."""
+        self._write("INSERT OR REPLACE INTO about VALUES ('last_ms', ?)", (str(at_ms),))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise BackendError(
+                Word.START_FAILED, f"the state file {self._path} cannot be written: {error}"
+            ) from error

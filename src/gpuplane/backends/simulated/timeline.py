@@ -1,0 +1,321 @@
+"""The life of a simulated attempt as pure arithmetic: what is true of it at an instant.
+
+Owns the record that is kept of an attempt and every rule of its course; all instants are fleet
+milliseconds. Nothing here runs: state at an instant follows from the record and the fleet's
+failures alone, which is why a control plane that was killed finds its attempts where they
+would have been.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from gpuplane.backends.interface import Phase
+from gpuplane.backends.simulated.fleet import Failure, FailureKind
+from gpuplane.core.reasons import Word
+
+RESTART_DELAY_MS = 1000
+"""From the exit of a restarted workload to its next start; the local supervisor's first step."""
+LABEL = "[simulated]"
+"""Stands in every message and log line that a simulated workload leaves."""
+
+_CHECKPOINT = re.compile(r"(?:^|/)simulated-(\d{1,15})ms$")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """One replica: where it is and what it holds."""
+
+    rank: int
+    node: str
+    gpu_ids: tuple[str, ...] = ()
+    gpu_milli: int = 1000
+    mig_device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """All that is kept of one attempt; the chances of its course are already drawn.
+
+    Args:
+        work_ms: How long it works from start to end; None means until it is stopped.
+        done_ms: Work already behind it, from the checkpoint that it resumes.
+        ends_together: Whether a failed GPU ends every replica (work that is one job) or only
+            its own (a service).
+        restarts: Whether its supervisor starts it again when it ends by itself.
+        stop_delay_ms: From SIGTERM to exit.
+        max_duration_ms: After so long it is asked to stop, with `grace_ms`.
+        checkpoints: Whether it writes a checkpoint when asked.
+        stop_at: When it was asked to stop; `kill_at` is then set too.
+        lost_at: When its node was found to have left the fleet.
+    """
+
+    attempt_id: str
+    epoch: int
+    job_name: str
+    replicas: tuple[ReplicaRecord, ...]
+    accepted_at: int
+    running_at: int
+    work_ms: int | None
+    done_ms: int = 0
+    exit_code: int = 0
+    log: tuple[str, ...] = ()
+    service: bool = False
+    port: int | None = None
+    ends_together: bool = True
+    restarts: bool = False
+    stop_delay_ms: int = 0
+    max_duration_ms: int | None = None
+    grace_ms: int = 30_000
+    checkpoints: bool = False
+    checkpoint_every_ms: int = 0
+    checkpoint_path: str = ""
+    checkpoint_requests: tuple[int, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    stop_at: int | None = None
+    kill_at: int | None = None
+    stop_reason: str = ""
+    lost_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How and when a replica is over."""
+
+    at: int
+    phase: Phase
+    reason: str
+    message: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is true of one replica at one instant."""
+
+    phase: Phase
+    started_at: int | None
+    ending: Ending | None
+    restart_count: int
+    progress_ratio: float | None
+    checkpoint: str | None
+    checkpoint_at: int | None
+
+
+def parse_checkpoint_ms(name: str) -> int:
+    """Return the work that a simulated checkpoint holds; 0 for any other name."""
+    match = _CHECKPOINT.search(name)
+    return int(match.group(1)) if match else 0
+
+
+def plan_endings(
+    record: AttemptRecord, failures: dict[str, Sequence[Failure]], gpu_index: dict[str, int]
+) -> tuple[Ending | None, ...]:
+    """Return how each replica ends if nothing more is asked, in the order of the replicas.
+
+    `failures` are the fleet's by node name, `gpu_index` the index of each GPU on its node.
+    """
+    by_itself = _plan_own_end(record)
+    broken = [
+        _find_gpu_failure(replica, record, failures, gpu_index) for replica in record.replicas
+    ]
+    if record.ends_together:
+        first = _earliest(broken)
+        broken = [first for _ in broken]
+    return tuple(
+        _earliest((_find_node_loss(replica, record, failures), gpu_end, by_itself))
+        for replica, gpu_end in zip(record.replicas, broken, strict=True)
+    )
+
+
+def compute_moment(record: AttemptRecord, ending: Ending | None, at: int) -> Moment:
+    """Return what is true of a replica with this ending at this instant."""
+    over = ending is not None and at >= ending.at
+    until = ending.at if ending is not None and over else at
+    started = until >= record.running_at and not (
+        over and ending and ending.at <= record.running_at
+    )
+    if over and ending is not None:
+        phase = ending.phase
+    elif (term_at := find_term(record)) is not None and at >= term_at:
+        phase = Phase.STOPPING
+    elif not started or _is_between_laps(record, until):
+        phase = Phase.STARTING
+    else:
+        phase = Phase.RUNNING
+    checkpoint = _find_checkpoint(record, until) if started else None
+    return Moment(
+        phase=phase,
+        started_at=record.running_at if started else None,
+        ending=ending if over else None,
+        restart_count=_count_laps(record, until) if started else 0,
+        progress_ratio=_compute_progress(record, until) if started else 0.0,
+        checkpoint=None if checkpoint is None else _checkpoint_name(record, checkpoint),
+        checkpoint_at=checkpoint,
+    )
+
+
+def find_next_change(
+    record: AttemptRecord, endings: Sequence[Ending | None], at: int
+) -> int | None:
+    """Return the first instant later than `at` at which an observation of it differs."""
+    ends = [ending.at for ending in endings if ending is not None]
+    last = max(ends) if len(ends) == len(endings) else None
+    if last is not None and at >= last:
+        return None
+    candidates: Iterable[int | None] = chain(
+        ends,
+        (record.running_at, find_term(record)),
+        (_find_next_checkpoint(record, at), _find_next_lap(record, at)),
+    )
+    later = [c for c in candidates if c is not None and c > at and (last is None or c <= last)]
+    return min(later, default=None)
+
+
+def find_term(record: AttemptRecord) -> int | None:
+    """Return when SIGTERM is or was sent: asked from outside, or at the longest duration."""
+    timeout = None
+    if record.max_duration_ms is not None:
+        timeout = record.running_at + record.max_duration_ms
+    return min((at for at in (record.stop_at, timeout) if at is not None), default=None)
+
+
+def _plan_own_end(record: AttemptRecord) -> Ending | None:
+    """Return the end that the attempt comes to without any failure of the fleet."""
+    ends: list[Ending | None] = [_plan_natural_end(record), _plan_stop(record)]
+    if record.lost_at is not None:
+        message = f"{LABEL} the node is no longer part of the fleet"
+        ends.append(Ending(record.lost_at, Phase.LOST, Word.NODE_LOST, message))
+    return _earliest(ends)
+
+
+def _plan_natural_end(record: AttemptRecord) -> Ending | None:
+    if record.work_ms is None or record.restarts:
+        return None
+    at = record.running_at + max(0, record.work_ms - record.done_ms)
+    if record.exit_code == 0:
+        return Ending(at, Phase.EXITED, Word.COMPLETED, f"{LABEL} ended as described", exit_code=0)
+    message = f"{LABEL} ended with exit code {record.exit_code} as described"
+    return Ending(at, Phase.EXITED, Word.NON_ZERO_EXIT, message, exit_code=record.exit_code)
+
+
+def _plan_stop(record: AttemptRecord) -> Ending | None:
+    """Return the end by SIGTERM, or by SIGKILL when the grace is over first."""
+    term_at = find_term(record)
+    if term_at is None:
+        return None
+    kills: list[int] = []
+    reason: str = Word.TIMED_OUT
+    if record.max_duration_ms is not None:
+        kills.append(record.running_at + record.max_duration_ms + record.grace_ms)
+    if record.stop_at is not None and record.kill_at is not None:
+        kills.append(record.kill_at)
+        reason = record.stop_reason if record.stop_at == term_at else reason
+    kill_at = max(term_at, min(kills))
+    gone_at = term_at + record.stop_delay_ms
+    if gone_at <= kill_at:
+        return Ending(gone_at, Phase.EXITED, reason, f"{LABEL} stopped by SIGTERM", signal=15)
+    message = f"{LABEL} killed by SIGKILL, still there after the grace period"
+    return Ending(kill_at, Phase.EXITED, reason, message, signal=9)
+
+
+def _find_gpu_failure(
+    replica: ReplicaRecord,
+    record: AttemptRecord,
+    failures: dict[str, Sequence[Failure]],
+    gpu_index: dict[str, int],
+) -> Ending | None:
+    indices = {gpu_index[gpu_id] for gpu_id in replica.gpu_ids if gpu_id in gpu_index}
+    starts = [
+        (at, failure.gpu_index)
+        for failure in failures.get(replica.node, ())
+        if failure.kind is FailureKind.GPU_FAILED and failure.gpu_index in indices
+        if (at := failure.find_next_start(record.accepted_at)) is not None
+    ]
+    if not starts:
+        return None
+    at, index = min(starts)
+    message = f"{LABEL} GPU {index} of node {replica.node} failed under rank {replica.rank}"
+    return Ending(at, Phase.EXITED, Word.GPU_FAILED, message, exit_code=1)
+
+
+def _find_node_loss(
+    replica: ReplicaRecord, record: AttemptRecord, failures: dict[str, Sequence[Failure]]
+) -> Ending | None:
+    at = min(
+        (
+            start
+            for failure in failures.get(replica.node, ())
+            if failure.kind is FailureKind.NODE_DOWN
+            if (start := failure.find_next_start(record.accepted_at)) is not None
+        ),
+        default=None,
+    )
+    if at is None:
+        return None
+    return Ending(at, Phase.LOST, Word.NODE_LOST, f"{LABEL} node {replica.node} went down")
+
+
+def _earliest(endings: Iterable[Ending | None]) -> Ending | None:
+    """Return the first of the endings; of two at one instant the one named first."""
+    return min((e for e in endings if e is not None), key=lambda e: e.at, default=None)
+
+
+def _lap_ms(record: AttemptRecord) -> int | None:
+    """Return the time from one start of a restarted workload to the next, or None."""
+    if record.work_ms is None or not record.restarts:
+        return None
+    return record.work_ms + RESTART_DELAY_MS
+
+
+def _count_laps(record: AttemptRecord, at: int) -> int:
+    lap_ms = _lap_ms(record)
+    return 0 if lap_ms is None else (at - record.running_at) // lap_ms
+
+
+def _is_between_laps(record: AttemptRecord, at: int) -> bool:
+    lap_ms = _lap_ms(record)
+    if lap_ms is None or record.work_ms is None:
+        return False
+    return (at - record.running_at) % lap_ms >= record.work_ms
+
+
+def _find_next_lap(record: AttemptRecord, at: int) -> int | None:
+    lap_ms = _lap_ms(record)
+    if lap_ms is None or record.work_ms is None or at < record.running_at:
+        return None
+    lap_start = at - (at - record.running_at) % lap_ms
+    exits_at = lap_start + record.work_ms
+    return exits_at if exits_at > at else lap_start + lap_ms
+
+
+def _compute_progress(record: AttemptRecord, at: int) -> float | None:
+    if record.work_ms is None or record.restarts:
+        return None
+    if record.work_ms == 0:
+        return 1.0
+    return min(1.0, (record.done_ms + at - record.running_at) / record.work_ms)
+
+
+def _find_checkpoint(record: AttemptRecord, at: int) -> int | None:
+    """Return when the last checkpoint up to `at` was written, or None."""
+    found = [asked for asked in record.checkpoint_requests if asked <= at]
+    every = record.checkpoint_every_ms
+    if every > 0 and (count := (at - record.running_at) // every) > 0:
+        found.append(record.running_at + count * every)
+    return max(found, default=None)
+
+
+def _find_next_checkpoint(record: AttemptRecord, at: int) -> int | None:
+    every = record.checkpoint_every_ms
+    if every <= 0:
+        return None
+    count = max(0, at - record.running_at) // every
+    return record.running_at + (count + 1) * every
+
+
+def _checkpoint_name(record: AttemptRecord, at: int) -> str:
+    name = f"simulated-{record.done_ms + at - record.running_at}ms"
+    return f"{record.checkpoint_path.rstrip('/')}/{name}" if record.checkpoint_path else name

@@ -10,10 +10,11 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.clusters.rules import Cluster, ClusterState, MaintenanceWindow
-from gpuplane.domains.clusters.tables import ClusterRow, WindowRow
+from gpuplane.domains.clusters.tables import ClusterRow, GrantRow, WindowRow
 
 _clusters = table_of(ClusterRow)
 _windows = table_of(WindowRow)
+_grants = table_of(GrantRow)
 
 
 def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
@@ -32,6 +33,7 @@ def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
             frozen=cluster.frozen,
             frozen_reason=cluster.frozen_reason,
             preemption_policy=cluster.preemption_policy,
+            gpu_shapes=cluster.gpu_shapes,
             inventory_generation=cluster.inventory_generation,
             created_at=cluster.created_at,
             updated_at=cluster.updated_at,
@@ -72,6 +74,43 @@ def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> N
         update(_clusters)
         .where(_clusters.c.id == cluster_id)
         .values(inventory_generation=_clusters.c.inventory_generation + 1, updated_at=now)
+    )
+
+
+def set_shapes(session: WriteSession, cluster_id: ClusterId, shapes: dict[str, list[int]]) -> None:
+    """Store which models a cluster has, how many on one node at most, and how many in all."""
+    session.execute(update(_clusters).where(_clusters.c.id == cluster_id).values(gpu_shapes=shapes))
+
+
+def list_granted(session: ReadSession, tenant_id: UUID) -> set[ClusterId]:
+    """Return the clusters a tenant was granted by name."""
+    query = select(_grants.c.cluster_id).where(_grants.c.tenant_id == tenant_id)
+    return {ClusterId(row["cluster_id"]) for row in session.rows(query)}
+
+
+def list_all_grants(session: ReadSession) -> set[tuple[ClusterId, UUID]]:
+    """Return every (cluster, tenant) grant."""
+    return {
+        (ClusterId(row["cluster_id"]), row["tenant_id"]) for row in session.rows(select(_grants))
+    }
+
+
+def insert_grant(session: WriteSession, cluster_id: ClusterId, tenant_id: UUID, now: int) -> None:
+    """Let a tenant use a cluster."""
+    session.execute(
+        insert(_grants).values(cluster_id=cluster_id, tenant_id=tenant_id, granted_at=now)
+    )
+
+
+def delete_grant(session: WriteSession, cluster_id: ClusterId, tenant_id: UUID) -> bool:
+    """Take a grant back; False when there was none."""
+    return (
+        session.execute(
+            delete(_grants).where(
+                _grants.c.cluster_id == cluster_id, _grants.c.tenant_id == tenant_id
+            )
+        )
+        == 1
     )
 
 

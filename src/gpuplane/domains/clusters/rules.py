@@ -40,6 +40,13 @@ class Cluster:
     updated_at: int
     version: int
     not_available_since: int | None = None
+    gpu_shapes: dict[str, list[int]] = field(default_factory=dict)
+    """Model to [most on one node, all of the cluster]."""
+
+    @property
+    def is_open_to_all(self) -> bool:
+        """Return whether every tenant may use it; a local one runs work as this user."""
+        return self.kind != "local"
 
 
 @dataclass(frozen=True, slots=True)

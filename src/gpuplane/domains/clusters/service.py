@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import (
@@ -92,6 +92,54 @@ def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
 def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     """Return every cluster, by name."""
     return repository.list_clusters(session)
+
+
+def list_usable(session: ReadSession, tenant_id: TenantId) -> tuple[Cluster, ...]:
+    """Return the clusters a tenant may use at all: open ones and those granted to it."""
+    granted = repository.list_granted(session, tenant_id)
+    return tuple(
+        cluster
+        for cluster in repository.list_clusters(session)
+        if cluster.is_open_to_all or cluster.id in granted
+    )
+
+
+def list_grants(session: ReadSession) -> set[tuple[ClusterId, UUID]]:
+    """Return every (cluster, tenant) grant."""
+    return repository.list_all_grants(session)
+
+
+def grant(
+    session: WriteSession, key: UUID | str, tenant_id: TenantId, actor: str, now: int
+) -> Cluster:
+    """Let a tenant use a cluster that is not open to all; granting twice changes nothing."""
+    cluster = get_cluster(session, key)
+    if cluster.id not in repository.list_granted(session, tenant_id):
+        repository.insert_grant(session, cluster.id, tenant_id, now)
+        _announce(
+            session, cluster, "cluster.granted", f"{actor} granted it to a tenant.", now, actor,
+            {"tenant_id": str(tenant_id)},
+        )  # fmt: skip
+        session.wake("scheduler")
+    return cluster
+
+
+def revoke(
+    session: WriteSession, key: UUID | str, tenant_id: TenantId, actor: str, now: int
+) -> Cluster:
+    """Take a grant back; what runs goes on, nothing new starts."""
+    cluster = get_cluster(session, key)
+    if repository.delete_grant(session, cluster.id, tenant_id):
+        _announce(
+            session, cluster, "cluster.grant_revoked", f"{actor} took a grant back.", now, actor,
+            {"tenant_id": str(tenant_id)},
+        )  # fmt: skip
+    return cluster
+
+
+def note_shapes(session: WriteSession, cluster_id: ClusterId, shapes: dict[str, list[int]]) -> None:
+    """Store the cluster's GPU models with the most on one node and the total."""
+    repository.set_shapes(session, cluster_id, shapes)
 
 
 def note_probe(

@@ -31,10 +31,22 @@ class ClusterRow(Base):
     frozen: Mapped[bool] = mapped_column(default=False)
     frozen_reason: Mapped[str] = mapped_column(default="")
     preemption_policy: Mapped[dict[str, Any]] = mapped_column(Json)
+    gpu_shapes: Mapped[dict[str, list[int]]] = mapped_column(Json)
+    """Model to [most on one node, all], so that a submit need not read the nodes."""
     inventory_generation: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     updated_at: Mapped[int]
     version: Mapped[int] = mapped_column(default=1)
+
+
+class GrantRow(Base):
+    """A tenant that may use a cluster which is not open to all (a `local` one)."""
+
+    __tablename__ = "clusters_grants"
+
+    cluster_id: Mapped[UUID] = mapped_column(ForeignKey("clusters_clusters.id"), primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(primary_key=True)
+    granted_at: Mapped[int]
 
 
 class WindowRow(Base):

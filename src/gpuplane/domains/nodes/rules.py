@@ -1,5 +1,7 @@
 """Nodes and GPUs as values, and the pure comparison of what is stored with what is seen."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
@@ -98,7 +100,7 @@ class InventoryChanges:
         return bool(self.new_nodes or self.changed_nodes or self.new_gpus or self.changed_gpus)
 
 
-def differs(stored: object, seen: object, facts: list[str]) -> bool:
+def differs(stored: object, seen: object, facts: tuple[str, ...]) -> bool:
     """Return whether any of the named facts is another one now."""
     return any(getattr(stored, fact) != getattr(seen, fact) for fact in facts)
 
@@ -121,3 +123,14 @@ def compare_gpu(stored: Gpu, seen: Gpu, node_name: str) -> tuple[str, str] | Non
     if not stored.healthy and seen.healthy:
         return ("gpu.recovered", f"GPU {seen.gpu_index} of {node_name} works again.")
     return None
+
+
+def compute_shapes(nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Return for each GPU model [most on one node, all], over GPUs that are present."""
+    shapes: dict[str, list[int]] = {}
+    for node in nodes:
+        counts = Counter(gpu.model for gpu in node.gpus if gpu.present)
+        for model, count in counts.items():
+            most, total = shapes.get(model, [0, 0])
+            shapes[model] = [max(most, count), total + count]
+    return shapes

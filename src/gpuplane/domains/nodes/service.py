@@ -21,6 +21,7 @@ from gpuplane.domains.nodes.rules import (
     Node,
     compare_gpu,
     compare_node,
+    compute_shapes,
     differs,
 )
 
@@ -60,6 +61,8 @@ def sync_inventory(
             for kind, name, sentence in changes.sentences
         ],
     )
+    present = [node for node in repository.list_nodes(session, cluster_id) if node.present]
+    clusters.note_shapes(session, cluster_id, compute_shapes(present))
     clusters.bump_generation(session, cluster_id, now)
     return changes
 

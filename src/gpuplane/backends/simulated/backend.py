@@ -132,9 +132,9 @@ class SimulatedBackend:
         at = self._catch_up()
         attempt_id = str(plan.ref.attempt_id)
         known = self._find(plan.ref, at)
-        if known is not None:
+        if known is not None and not known.record.forbidden:
             return
-        if self._journal.find_tombstone(attempt_id) is not None:
+        if known is not None or self._journal.has_tombstone(attempt_id):
             raise Tombstoned(
                 Word.CANCELLED, f"attempt {attempt_id} was evicted or forgotten; it may not start"
             )
@@ -150,17 +150,16 @@ class SimulatedBackend:
         at = self._catch_up()
         entry = self._find(ref, at)
         if entry is None:
-            self._bury(ref)
+            self._forbid(ref, reason, at)
             return
         if entry.is_over:
             return
         record = entry.record
         kill_at = at + max(0, round(grace_s * 1000))
         if record.stop_at is None:
-            record = replace(record, stop_at=at, kill_at=kill_at, stop_reason=reason)
-        elif record.kill_at is None or kill_at < record.kill_at:
-            record = replace(record, kill_at=kill_at)
-        self._put(record, at)
+            self._put(replace(record, stop_at=at, kill_at=kill_at, stop_reason=reason), at)
+        elif record.kill_at is not None and kill_at < record.kill_at:
+            self._put(replace(record, kill_at=kill_at), at)
 
     async def forget(self, ref: AttemptRef) -> None:
         """Drop what is kept of an attempt that is over; logs too."""
@@ -172,7 +171,7 @@ class SimulatedBackend:
             raise BackendError(
                 Word.START_FAILED, f"attempt {ref.attempt_id} is not over; evict it first"
             )
-        self._bury(ref)
+        self._journal.store_tombstone(str(ref.attempt_id), self._wall.now_ms())
         self._journal.delete_attempt(str(ref.attempt_id))
         self._table.remove(str(ref.attempt_id))
 
@@ -281,13 +280,29 @@ class SimulatedBackend:
         for event in self._waiting:
             event.set()
 
-    def _bury(self, ref: AttemptRef) -> None:
-        self._journal.store_tombstone(str(ref.attempt_id), ref.epoch, self._wall.now_ms())
+    def _forbid(self, ref: AttemptRef, reason: str, at: int) -> None:
+        """Remember an attempt that was evicted before it was started; its ranks are unknown."""
+        attempt_id = str(ref.attempt_id)
+        if not self._journal.has_tombstone(attempt_id):
+            record = AttemptRecord(
+                attempt_id=attempt_id,
+                epoch=ref.epoch,
+                job_name="",
+                replicas=(ReplicaRecord(rank=0, node=""),),
+                accepted_at=at,
+                running_at=at,
+                work_ms=0,
+                stop_reason=reason,
+                forbidden=True,
+            )
+            self._put(record, at)
 
     def _checked(self, record: AttemptRecord, at: int) -> AttemptRecord:
         """Return a loaded record, lost if the fleet has no longer one of its nodes."""
-        if record.lost_at is None and not all(
-            self._inventory.has_node(replica.node) for replica in record.replicas
+        if (
+            record.lost_at is None
+            and not record.forbidden
+            and not all(self._inventory.has_node(replica.node) for replica in record.replicas)
         ):
             record = replace(record, lost_at=at)
             self._journal.store_attempt(record)
@@ -317,7 +332,7 @@ class SimulatedBackend:
             done_ms=parse_checkpoint_ms(plan.resume_from),
             exit_code=behaviour.exit_code,
             log=behaviour.log,
-            service=service,
+            has_health=execution.health is not None,
             port=execution.port,
             ends_together=not service,
             restarts=execution.restart is RestartPolicy.ALWAYS

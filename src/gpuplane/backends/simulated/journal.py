@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     attempt_id TEXT PRIMARY KEY, record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tombstones (
-    attempt_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, at_ms INTEGER NOT NULL
+    attempt_id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS steps (
     at_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL
@@ -97,12 +97,10 @@ class Journal:
         for (blob,) in self._db.execute("SELECT record FROM attempts ORDER BY attempt_id"):
             yield _decoder.decode(blob)
 
-    def find_tombstone(self, attempt_id: str) -> int | None:
-        """Return the epoch below or at which this attempt may never start, or None."""
-        rows = self._db.execute(
-            "SELECT epoch FROM tombstones WHERE attempt_id = ?", (attempt_id,)
-        ).fetchall()
-        return int(rows[0][0]) if rows else None
+    def has_tombstone(self, attempt_id: str) -> bool:
+        """Return whether this attempt was forgotten and may never start again."""
+        found = self._db.execute("SELECT 1 FROM tombstones WHERE attempt_id = ?", (attempt_id,))
+        return found.fetchone() is not None
 
     def store_attempt(self, record: AttemptRecord) -> None:
         """Write the attempt, or replace what was known of it."""
@@ -114,14 +112,10 @@ class Journal:
         )
         failpoint("simulated.stored_attempt")
 
-    def store_tombstone(self, attempt_id: str, epoch: int, now_ms: int) -> None:
-        """Forbid this attempt to start, up to this epoch."""
+    def store_tombstone(self, attempt_id: str, now_ms: int) -> None:
+        """Forbid this attempt to start for ever."""
         failpoint("simulated.store_tombstone")
-        self._write(
-            "INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (attempt_id)"
-            " DO UPDATE SET epoch = max(epoch, excluded.epoch), at_ms = excluded.at_ms",
-            (attempt_id, epoch, now_ms),
-        )
+        self._write("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (attempt_id, now_ms))
 
     def delete_attempt(self, attempt_id: str) -> None:
         """Drop the record of an attempt; its tombstone is written before."""

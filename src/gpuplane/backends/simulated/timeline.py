@@ -43,12 +43,14 @@ class AttemptRecord:
         done_ms: Work already behind it, from the checkpoint that it resumes.
         ends_together: Whether a failed GPU ends every replica (work that is one job) or only
             its own (a service).
+        has_health: Whether its readiness is asked; else nothing is said about it.
         restarts: Whether its supervisor starts it again when it ends by itself.
         stop_delay_ms: From SIGTERM to exit.
         max_duration_ms: After so long it is asked to stop, with `grace_ms`.
         checkpoints: Whether it writes a checkpoint when asked.
         stop_at: When it was asked to stop; `kill_at` is then set too.
         lost_at: When its node was found to have left the fleet.
+        forbidden: Evicted before it was started; it only remembers that.
     """
 
     attempt_id: str
@@ -61,7 +63,7 @@ class AttemptRecord:
     done_ms: int = 0
     exit_code: int = 0
     log: tuple[str, ...] = ()
-    service: bool = False
+    has_health: bool = False
     port: int | None = None
     ends_together: bool = True
     restarts: bool = False
@@ -77,6 +79,7 @@ class AttemptRecord:
     kill_at: int | None = None
     stop_reason: str = ""
     lost_at: int | None = None
+    forbidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,10 @@ def plan_endings(
 
     `failures` are the fleet's by node name, `gpu_index` the index of each GPU on its node.
     """
+    if record.forbidden:
+        message = f"{LABEL} was evicted before it started; it may never start"
+        never = Ending(record.accepted_at, Phase.EXITED, record.stop_reason, message)
+        return (never,) * len(record.replicas)
     by_itself = _plan_own_end(record)
     broken = [
         _find_gpu_failure(replica, record, failures, gpu_index) for replica in record.replicas
@@ -192,13 +199,17 @@ def _plan_own_end(record: AttemptRecord) -> Ending | None:
 
 
 def _plan_natural_end(record: AttemptRecord) -> Ending | None:
+    """Return the end of the work; within a grace period it still counts as the stop."""
     if record.work_ms is None or record.restarts:
         return None
     at = record.running_at + max(0, record.work_ms - record.done_ms)
-    if record.exit_code == 0:
-        return Ending(at, Phase.EXITED, Word.COMPLETED, f"{LABEL} ended as described", exit_code=0)
-    message = f"{LABEL} ended with exit code {record.exit_code} as described"
-    return Ending(at, Phase.EXITED, Word.NON_ZERO_EXIT, message, exit_code=record.exit_code)
+    code = record.exit_code
+    reason: str = Word.COMPLETED if code == 0 else Word.NON_ZERO_EXIT
+    term_at = find_term(record)
+    if term_at is not None and at >= term_at:
+        reason = _stop_reason(record)
+    message = f"{LABEL} ended with exit code {code} as described"
+    return Ending(at, Phase.EXITED, reason, message, exit_code=code)
 
 
 def _plan_stop(record: AttemptRecord) -> Ending | None:
@@ -207,18 +218,27 @@ def _plan_stop(record: AttemptRecord) -> Ending | None:
     if term_at is None:
         return None
     kills: list[int] = []
-    reason: str = Word.TIMED_OUT
     if record.max_duration_ms is not None:
         kills.append(record.running_at + record.max_duration_ms + record.grace_ms)
-    if record.stop_at is not None and record.kill_at is not None:
+    if record.kill_at is not None:
         kills.append(record.kill_at)
-        reason = record.stop_reason if record.stop_at == term_at else reason
     kill_at = max(term_at, min(kills))
     gone_at = term_at + record.stop_delay_ms
+    reason = _stop_reason(record)
     if gone_at <= kill_at:
-        return Ending(gone_at, Phase.EXITED, reason, f"{LABEL} stopped by SIGTERM", signal=15)
-    message = f"{LABEL} killed by SIGKILL, still there after the grace period"
-    return Ending(kill_at, Phase.EXITED, reason, message, signal=9)
+        return _signalled(gone_at, 15, reason, "stopped by SIGTERM")
+    return _signalled(kill_at, 9, reason, "killed by SIGKILL, still there after the grace period")
+
+
+def _stop_reason(record: AttemptRecord) -> str:
+    """Return why SIGTERM was sent: what was asked, or the longest duration when that came first."""
+    return record.stop_reason if record.stop_at == find_term(record) else Word.TIMED_OUT
+
+
+def _signalled(at: int, number: int, reason: str, text: str) -> Ending:
+    """Return an end by a signal, its exit code as shells and Kubernetes count it."""
+    message = f"{LABEL} {text}"
+    return Ending(at, Phase.EXITED, reason, message, exit_code=128 + number, signal=number)
 
 
 def _find_gpu_failure(
@@ -272,7 +292,7 @@ def _lap_ms(record: AttemptRecord) -> int | None:
 
 def _count_laps(record: AttemptRecord, at: int) -> int:
     lap_ms = _lap_ms(record)
-    return 0 if lap_ms is None else (at - record.running_at) // lap_ms
+    return 0 if lap_ms is None else (at - record.running_at + RESTART_DELAY_MS) // lap_ms
 
 
 def _is_between_laps(record: AttemptRecord, at: int) -> bool:

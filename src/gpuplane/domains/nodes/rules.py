@@ -55,7 +55,7 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
 
 
-FACTS = [
+FACTS = (
     "ready",
     "message",
     "present",
@@ -68,8 +68,8 @@ FACTS = [
     "rack",
     "block",
     "rdma_fabric",
-]
-GPU_FACTS = [
+)
+GPU_FACTS = (
     "gpu_index",
     "model",
     "product",
@@ -80,7 +80,7 @@ GPU_FACTS = [
     "numa",
     "mig_enabled",
     "mig_instances",
-]
+)
 
 
 @dataclass(frozen=True, slots=True)

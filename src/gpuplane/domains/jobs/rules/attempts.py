@@ -1,0 +1,104 @@
+"""What the observations of an attempt's replicas mean for the attempt: pure judgement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuplane.core.lifecycle.jobs import StopIntent
+from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import JobType
+from gpuplane.domains.jobs.rules.values import Attempt, Job, Replica
+
+OVER = frozenset({"exited", "lost"})
+
+
+class Standing(StrEnum):
+    """Where an attempt stands as a whole."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILING = "failing"
+    """A replica ended badly and the others still run: they are to be stopped."""
+    UNREACHABLE = "unreachable"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptVerdict:
+    """Where an attempt stands; when over or failing, why."""
+
+    standing: Standing
+    word: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> AttemptVerdict:
+    """Return where an attempt stands, from what is known of every replica.
+
+    Args:
+        job: Its job; a SERVICE runs when every replica with a health check is ready.
+        attempt: The attempt as stored.
+        seen: All its replicas as last observed, by rank.
+    """
+    bad = next((replica for replica in seen if _ended_badly(job, replica)), None)
+    if all(replica.phase in OVER for replica in seen):
+        return _judge_over(job, attempt, seen, bad)
+    if bad is not None and attempt.state != "stopping":
+        return AttemptVerdict(
+            Standing.FAILING, bad.reason or str(Word.NON_ZERO_EXIT), _sentence(bad, seen),
+            bad.exit_code, bad.signal,
+        )  # fmt: skip
+    if any(replica.phase == "unreachable" for replica in seen):
+        return AttemptVerdict(Standing.UNREACHABLE)
+    live = [replica for replica in seen if replica.phase not in OVER]
+    if all(replica.phase == "running" for replica in live) and all(
+        replica.ready is not False for replica in live
+    ):
+        return AttemptVerdict(Standing.RUNNING)
+    return AttemptVerdict(Standing.STARTING)
+
+
+def _ended_badly(job: Job, replica: Replica) -> bool:
+    if replica.phase == "lost":
+        return True
+    if replica.phase != "exited":
+        return False
+    if job.spec.job_type is JobType.SERVICE and replica.exit_code == 0:
+        return False
+    return replica.exit_code != 0 or replica.signal is not None
+
+
+def _judge_over(
+    job: Job, attempt: Attempt, seen: Sequence[Replica], bad: Replica | None
+) -> AttemptVerdict:
+    if attempt.stop_intent is not None and attempt.stop_intent is not StopIntent.FAIL:
+        first = bad or seen[0]
+        return AttemptVerdict(
+            Standing.OVER, attempt.stop_reason, attempt.stop_message, first.exit_code, first.signal
+        )
+    if attempt.stop_intent is StopIntent.FAIL:
+        first = bad or seen[0]
+        return AttemptVerdict(
+            Standing.OVER, attempt.stop_reason or first.reason, attempt.stop_message,
+            first.exit_code, first.signal,
+        )  # fmt: skip
+    if bad is None:
+        what = "stopped by itself" if job.spec.job_type is JobType.SERVICE else "completed"
+        return AttemptVerdict(Standing.OVER, str(Word.COMPLETED), f"{job.name} {what}.", 0)
+    return AttemptVerdict(
+        Standing.OVER, bad.reason or str(Word.NON_ZERO_EXIT), _sentence(bad, seen),
+        bad.exit_code, bad.signal,
+    )  # fmt: skip
+
+
+def _sentence(bad: Replica, seen: Sequence[Replica]) -> str:
+    who = f"Replica {bad.rank}" if len(seen) > 1 else "It"
+    if bad.message:
+        return f"{who}: {bad.message}" if len(seen) > 1 else bad.message
+    if bad.phase == "lost":
+        return f"{who} was lost: what watched it is gone."
+    if bad.signal is not None:
+        return f"{who} was ended by signal {bad.signal}."
+    return f"{who} ended with exit code {bad.exit_code}."

@@ -1,0 +1,18 @@
+"""Which outputs are sensitive, and how outputs are shown."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def mask_outputs(outputs: Mapping[str, Any], sealed: Sequence[str]) -> dict[str, Any]:
+    """Return outputs as anybody may see them: sealed ones are named and masked."""
+    return {**outputs, **dict.fromkeys(sealed, "********")}
+
+
+SENSITIVE_MARKS = ("key", "token", "secret", "password", "passwd", "credential")
+
+
+def is_sensitive_output(name: str) -> bool:
+    """Return whether an output's name says that its value is a secret."""
+    lowered = name.lower()
+    return any(mark in lowered for mark in SENSITIVE_MARKS)

@@ -1,0 +1,140 @@
+"""Jobs, attempts and replicas as values: the columns of their rows."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import (
+    AttemptId,
+    ClusterId,
+    JobId,
+    NodeId,
+    ProjectId,
+    ReplicaId,
+    TenantId,
+    UserId,
+)
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
+from gpuplane.core.workloads import DependencyCondition, JobSpec, JobType
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as stored; the columns of its row."""
+
+    id: JobId
+    name: str
+    tenant_id: TenantId
+    project_id: ProjectId
+    user_id: UserId
+    cluster_id: ClusterId | None
+    requested_cluster_id: ClusterId | None
+    source_type: str
+    source_id: str | None
+    queue: str
+    spec: JobSpec
+    labels: dict[str, str]
+    idempotency_key: str | None
+    array_id: UUID | None
+    array_index: int | None
+    array_limit: int | None
+    status: JobStatus
+    condition: Condition
+    condition_at: int | None
+    reason: str
+    status_message: str
+    reason_counts: dict[str, int] | None
+    due_at: int | None
+    retry_count: int
+    failures_at: tuple[int, ...]
+    breaker_until: int | None
+    attempt_count: int
+    current_attempt_id: AttemptId | None
+    warned: tuple[str, ...]
+    estimated_start: int | None
+    estimated_end: int | None
+    actual_start: int | None
+    actual_end: int | None
+    queued_at: int | None
+    admitted_at: int | None
+    estimated_cost_micro: int | None
+    actual_cost_micro: int | None
+    currency: str
+    progress_ratio: float | None
+    last_checkpoint: str | None
+    last_checkpoint_at: int | None
+    outputs: dict[str, Any]
+    manifest: dict[str, Any] | None
+    traceparent: str | None
+    created_at: int
+    updated_at: int
+    version: int
+
+    @property
+    def job_type(self) -> JobType:
+        """Return the type asked for."""
+        return self.spec.job_type
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One rank of an attempt and what was last seen of it."""
+
+    id: ReplicaId
+    attempt_id: AttemptId
+    rank: int
+    node_id: NodeId
+    node_name: str
+    gpu_ids: tuple[str, ...]
+    gpu_milli: int
+    mig_device: str | None
+    phase: str
+    ready: bool | None
+    started_at: int | None
+    ended_at: int | None
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    message: str
+    url: str | None
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a job."""
+
+    id: AttemptId
+    job_id: JobId
+    number: int
+    epoch: int
+    cluster_id: ClusterId
+    state: str
+    stop_intent: StopIntent | None
+    stop_reason: str
+    stop_message: str
+    stop_deadline: int | None
+    evict_sent_at: int | None
+    grace_s: int
+    admitted_at: int
+    ensured_at: int | None
+    started_at: int | None
+    ended_at: int | None
+    exit_code: int | None
+    signal: int | None
+    exit_reason: str
+    exit_message: str
+    lost_gpu_ms: int | None
+    explanation: dict[str, Any] | None
+    forgotten: bool
+    version: int
+    replicas: tuple[Replica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyState:
+    """A job waited for, and where it stands now; status None when it was pruned."""
+
+    job_id: JobId
+    condition: DependencyCondition
+    status: JobStatus | None

@@ -1,0 +1,205 @@
+"""Asking attempts to stop, and what becomes of a job when its attempt is over."""
+
+from typing import Any
+
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus, StopIntent
+from gpuplane.core.reasons import Word
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.billing import service as billing
+from gpuplane.domains.events import service as events
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.rules import Attempt, Job, decide_after_end
+from gpuplane.domains.jobs.rules.attempts import AttemptVerdict
+from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.timing import next_due
+from gpuplane.domains.placements import service as placements
+
+STRENGTH = {
+    StopIntent.REQUEUE: 0,
+    StopIntent.PREEMPT: 1,
+    StopIntent.PAUSE: 2,
+    StopIntent.FAIL: 3,
+    StopIntent.CANCEL: 4,
+}
+"""A later wish replaces an earlier one only if it is stronger: a cancel beats a preemption."""
+
+
+def request_stop(
+    session: WriteSession,
+    job: Job,
+    intent: StopIntent,
+    word: Word | str,
+    message: str,
+    now: int,
+    *,
+    actor: str = "system",
+    grace_s: int | None = None,
+) -> bool:
+    """Ask the current attempt of a job to stop; False when the job moved on meanwhile.
+
+    The allocation and the meter stay until the attempt is seen to be over.
+    """
+    if job.status not in HOLDING or job.current_attempt_id is None:
+        return False
+    attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
+    if attempt is None or attempt.state == "ended":
+        return False
+    if attempt.stop_intent is not None and STRENGTH[attempt.stop_intent] >= STRENGTH[intent]:
+        return True
+    grace = attempt.grace_s if grace_s is None else grace_s
+    changes: dict[str, Any] = {
+        "condition": str(Condition.STOPPING),
+        "reason": str(word),
+        "status_message": message,
+    }
+    if job.condition is not Condition.STOPPING:
+        changes["condition_at"] = now
+    if not repository.update_job(session, job, now, **changes, due_at=now + (grace + 60) * 1000):
+        return False
+    attempts_repository.update_attempt(
+        session,
+        attempt,
+        state="stopping",
+        stop_intent=str(intent),
+        stop_reason=str(word),
+        stop_message=message,
+        stop_deadline=now + grace * 1000,
+        grace_s=grace,
+    )
+    placements.mark_idle(session, [attempt.id], now)
+    events.record(
+        session,
+        job_event(
+            job, "job.stopping", now, actor=actor, reason=str(word), message=message,
+            data={"intent": str(intent), "grace_s": grace, "attempt": attempt.number},
+        ),
+    )  # fmt: skip
+    session.wake("dispatcher")
+    return True
+
+
+def finish_attempt(
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    verdict: AttemptVerdict,
+    jitter_ratio: float,
+    now: int,
+) -> JobStatus:
+    """Record that an attempt is over, give its devices back, and move the job on.
+
+    Args:
+        job: The job as read in this transaction.
+        attempt: Its current attempt, not ended yet.
+        verdict: How it ended.
+        jitter_ratio: Chance from outside in [-1, 1], for the delay of a retry.
+        now: The instant of the end.
+
+    Returns:
+        The job's new status.
+    """
+    after = decide_after_end(
+        job, attempt.stop_intent, verdict.word, verdict.message, jitter_ratio, now
+    )
+    attempts_repository.update_attempt(
+        session,
+        attempt,
+        state="ended",
+        ended_at=now,
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        exit_reason=verdict.word,
+        exit_message=verdict.message,
+    )
+    placements.release(session, [AttemptId(attempt.id)], now)
+    over = after.status in TERMINAL
+    changes: dict[str, Any] = {
+        "status": str(after.status),
+        "condition": str(after.condition),
+        "condition_at": now if after.condition is not Condition.NONE else None,
+        "reason": after.reason,
+        "status_message": after.message,
+        "retry_count": after.retry_count,
+        "failures_at": list(after.failures_at),
+        "breaker_until": after.breaker_until,
+        "due_at": after.due_at,
+        "current_attempt_id": None,
+        "reason_counts": None,
+        "actual_cost_micro": billing.actual_cost(session, [job.id], now).get(job.id),
+    }
+    if over:
+        changes["actual_end"] = now
+    if after.status is JobStatus.QUEUED:
+        changes["queued_at"] = now
+    repository.update_job(session, job, now, **changes)
+    moved = repository.find_job(session, job.id)
+    if moved is not None and not over and moved.due_at is None:
+        repository.set_due(session, [job.id], next_due(moved, now) or now)
+    events.record_many(
+        session,
+        [
+            job_event(
+                job,
+                f"job.{after.status}",
+                now,
+                reason=after.reason,
+                message=after.message,
+                data={
+                    "attempt": attempt.number,
+                    "exit_code": verdict.exit_code,
+                    "signal": verdict.signal,
+                    "from_status": str(job.status),
+                },
+            )
+        ],
+    )
+    wake_followers(session, job, now)
+    session.wake("scheduler", "monitor")
+    return after.status
+
+
+def wake_followers(session: WriteSession, job: Job, now: int) -> None:
+    """Have the gates of jobs looked at that waited for this one: dependents and array siblings."""
+    waiting: list[Any] = list(repository.list_dependents(session, job.id))
+    if job.array_id is not None and job.array_limit is not None:
+        waiting += repository.list_waiting_in_array(session, job.array_id, job.array_limit)
+    repository.set_due(session, waiting, now)
+
+
+def end_without_attempt(
+    session: WriteSession,
+    job: Job,
+    status: JobStatus,
+    word: Word | str,
+    message: str,
+    now: int,
+    *,
+    actor: str = "system",
+) -> bool:
+    """End a job that holds nothing; False when it moved on meanwhile."""
+    done = repository.update_job(
+        session,
+        job,
+        now,
+        status=str(status),
+        condition="",
+        condition_at=None,
+        reason=str(word),
+        status_message=message,
+        due_at=None,
+        actual_end=now,
+        reason_counts=None,
+    )
+    if done:
+        events.record(
+            session,
+            job_event(
+                job, f"job.{status}", now, actor=actor, reason=str(word), message=message,
+                data={"from_status": str(job.status)},
+            ),
+        )  # fmt: skip
+        wake_followers(session, job, now)
+        session.wake("monitor", "scheduler")
+    return done

@@ -309,13 +309,13 @@ _MODELS = (
         nvlink=4,
     ),
     _nvidia(
+        # NVIDIA's list of MIG products names the H20 with 96 GB and not this one.
         "nvidia-h20-141gb",
         "H20",
         143771,
         "hopper",
         (9, 0),
         ("NVIDIA H20-3e", "H20-3e"),
-        mig_slices=7,
         nvlink=4,
     ),
     _nvidia(

@@ -16,6 +16,7 @@ Sources:
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -124,9 +125,20 @@ class MigTable:
         return None
 
     def nearest_profiles(self, name: str, limit: int = 3) -> list[str]:
-        """Return the names of profiles most like one that was not found, best first."""
-        names = [profile.name for profile in self.profiles]
-        return difflib.get_close_matches(_plain(name), names, n=limit, cutoff=0.0)
+        """Return the names of profiles most like one that was not found, best first.
+
+        A name of the usual form is compared by its slices, then by its memory.
+        """
+        wanted = _plain(name)
+        form = re.match(r"(\d+)g\.(\d+)gb", wanted)
+
+        def distance(profile: MigProfile) -> tuple[int, int, float]:
+            slices = abs(profile.compute_slices - int(form[1])) if form else 0
+            memory = abs(profile.memory_gb - int(form[2])) if form else 0
+            likeness = difflib.SequenceMatcher(None, wanted, profile.name).ratio()
+            return slices, memory, -likeness
+
+        return [profile.name for profile in sorted(self.profiles, key=distance)[:limit]]
 
 
 def find_table(model: str) -> MigTable | None:

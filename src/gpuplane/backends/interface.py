@@ -87,6 +87,8 @@ class ReplicaObservation:
     started_at: int | None = None
     ended_at: int | None = None
     exit_code: int | None = None
+    """As shells and Kubernetes report it: 128 + the signal for a process that one killed, 127 for
+    a command that could not be started, None for a replica that never started or was lost."""
     signal: int | None = None
     reason: str = ""
     """A `core.reasons.Word` value when the phase is EXITED or LOST."""
@@ -227,6 +229,19 @@ class Tombstoned(BackendError):
     """The attempt was evicted before it started; it may never start."""
 
 
+class OffsetGone(BackendError):
+    """Output at this offset has been rotated away; what is kept begins at `oldest_offset`."""
+
+    def __init__(self, stream: Stream, offset: int, oldest_offset: int) -> None:
+        super().__init__(
+            "OffsetGone",
+            f"{stream.value} is kept from byte {oldest_offset} on; byte {offset} is gone",
+        )
+        self.stream = stream
+        self.offset = offset
+        self.oldest_offset = oldest_offset
+
+
 @runtime_checkable
 class Backend(Protocol):
     """What every backend can do."""
@@ -295,14 +310,25 @@ class ReadsLogs(Protocol):
         """Return at most limit_bytes from offset; empty data at the end of what there is.
 
         Raises:
-            BackendError: If nothing is kept for the attempt, or the offset has been rotated away.
+            OffsetGone: If the offset has been rotated away.
+            BackendError: If nothing is kept for the attempt.
         """
         ...
 
     def follow_logs(
         self, ref: AttemptRef, ranks: Sequence[int], stdout_offset: int, stderr_offset: int
     ) -> AsyncIterator[LogChunk]:
-        """Yield output as it is written, in order, and end when the attempt is over."""
+        """Yield output as it is written, in order, and end when the attempt is over.
+
+        Args:
+            stdout_offset: Where to begin in each rank's standard output; 0 is the oldest byte
+                that is kept, so a reader sees by the first chunk's offset what is gone.
+            stderr_offset: The same for standard error.
+
+        Raises:
+            OffsetGone: If an offset above 0 has been rotated away.
+            BackendError: If nothing is kept for the attempt.
+        """
         ...
 
 

@@ -1,0 +1,1 @@
+"""This machine as a cluster: real processes under one supervisor per attempt."""

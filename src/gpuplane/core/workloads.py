@@ -273,6 +273,8 @@ class SimulatedBehaviour:
     log: tuple[str, ...] = ()
     startup_s: float = 0.0
     checkpoint_every_s: float = 0.0
+    outputs: dict[str, object] = field(default_factory=dict)
+    """What it would have written to `outputs.json`, reported by rank 0 when it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)

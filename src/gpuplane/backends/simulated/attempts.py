@@ -184,9 +184,11 @@ class AttemptTable:
         if moment.phase in (Phase.RUNNING, Phase.STOPPING):
             moment = compute_moment(record, entry.endings[position], at)
         ending, told = moment.ending, self._to_instant
+        rank = record.replicas[position].rank
+        succeeded = ending is not None and ending.exit_code == 0
         return ReplicaObservation(
             ref=AttemptRef(AttemptId(UUID(record.attempt_id)), record.epoch),
-            rank=record.replicas[position].rank,
+            rank=rank,
             phase=moment.phase,
             started_at=None if moment.started_at is None else told(moment.started_at),
             ended_at=None if ending is None else told(ending.at),
@@ -199,6 +201,7 @@ class AttemptTable:
             restart_count=moment.restart_count,
             progress_ratio=moment.progress_ratio,
             checkpoint=moment.checkpoint,
+            outputs=dict(record.outputs) if succeeded and rank == 0 and record.outputs else None,
             checkpoint_at=None if moment.checkpoint_at is None else told(moment.checkpoint_at),
         )
 

@@ -5,7 +5,7 @@ arithmetic (`timeline`), what must survive is in the `journal`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,12 @@ from gpuplane.backends.simulated.fleet import Fleet, compute_chance
 from gpuplane.backends.simulated.fleet_clock import FleetClock
 from gpuplane.backends.simulated.inventory import Inventory
 from gpuplane.backends.simulated.journal import Journal
-from gpuplane.backends.simulated.logs import compute_bytes, compute_lines
+from gpuplane.backends.simulated.logs import (
+    Line,
+    compute_lines,
+    compute_written,
+    merge_chunks,
+)
 from gpuplane.backends.simulated.timeline import (
     LABEL,
     AttemptRecord,
@@ -41,6 +46,8 @@ from gpuplane.kit.ids import new_id
 
 MAX_LOG_READ_BYTES = 16 * 1024 * 1024
 """Most bytes of one read, whatever was asked."""
+NOTHING_KEPT = "NothingKept"
+"""The word of a question about an attempt, a rank or a file that is not there."""
 
 
 class SimulatedBackend:
@@ -169,7 +176,7 @@ class SimulatedBackend:
             return
         if not entry.is_over:
             raise BackendError(
-                Word.START_FAILED, f"attempt {ref.attempt_id} is not over; evict it first"
+                "StillRunning", f"attempt {ref.attempt_id} is not over; evict it first"
             )
         self._journal.store_tombstone(str(ref.attempt_id), self._wall.now_ms())
         self._journal.delete_attempt(str(ref.attempt_id))
@@ -185,8 +192,8 @@ class SimulatedBackend:
             left_s = until - self._wall.monotonic()
             if left_s <= 0:
                 return
-            events = (self._table.next_event, self._inventory.next_change)
-            await self._sleep(min((at for at in events if at is not None), default=None), left_s)
+            events = _first(self._table.next_event, self._inventory.next_change)
+            await self._sleep(events, left_s)
 
     async def request_checkpoint(self, ref: AttemptRef) -> None:
         """Let the workload write a checkpoint now, if it writes any and is running."""
@@ -202,9 +209,10 @@ class SimulatedBackend:
         """Return at most limit_bytes from offset; empty data at the end of what there is."""
         at = self._catch_up()
         if offset < 0:
-            raise BackendError(Word.START_FAILED, f"the offset {offset} is negative")
-        data, last_at = self._written(self._get(ref, at), rank, stream, at)
-        told = None if last_at is None else self._clock.to_instant(last_at)
+            raise BackendError("OffsetInvalid", f"the offset {offset} is negative")
+        written = compute_written(self._lines(self._get(ref, at), rank, stream), at)
+        data = b"".join(line.data for line in written)
+        told = self._clock.to_instant(written[-1].at) if written else None
         end = offset + max(0, min(limit_bytes, MAX_LOG_READ_BYTES))
         return LogChunk(rank, stream, offset, data[offset:end], told)
 
@@ -212,23 +220,25 @@ class SimulatedBackend:
         self, ref: AttemptRef, ranks: Sequence[int], stdout_offset: int, stderr_offset: int
     ) -> AsyncIterator[LogChunk]:
         """Yield output as it is written, in order, and end when the attempt is over."""
-        offsets = {
-            (rank, stream): stdout_offset if stream is Stream.STDOUT else stderr_offset
-            for rank in ranks
-            for stream in Stream
-        }
+        offsets = {(rank, Stream.STDOUT): stdout_offset for rank in ranks}
+        offsets |= {(rank, Stream.STDERR): stderr_offset for rank in ranks}
         while True:
             at = self._catch_up()
             entry = self._get(ref, at)
-            for (rank, stream), offset in offsets.items():
-                data, last_at = self._written(entry, rank, stream, at)
-                if len(data) > offset:
-                    told = None if last_at is None else self._clock.to_instant(last_at)
-                    yield LogChunk(rank, stream, offset, data[offset:], told)
-                    offsets[rank, stream] = len(data)
+            written = {
+                (rank, stream): compute_written(self._lines(entry, rank, stream), at)
+                for rank, stream in offsets
+            }
+            for chunk in merge_chunks(written, offsets, self._clock.to_instant):
+                offsets[chunk.rank, chunk.stream] = chunk.offset + len(chunk.data)
+                yield chunk
             if entry.is_over:
                 return
-            await self._sleep(self._find_next_line(entry, offsets, at), None)
+            due = [entry.next_at]
+            for rank, stream in offsets:
+                lines = self._lines(entry, rank, stream)
+                due.append(next((line.at for line in lines if line.at > at), None))
+            await self._sleep(_first(*due), None)
 
     async def list_artifacts(self, ref: AttemptRef) -> tuple[tuple[str, int], ...]:
         """Return the artifacts that the job names, each a short text that says `simulated`."""
@@ -243,7 +253,7 @@ class SimulatedBackend:
         """Return a run of bytes of one artifact."""
         entry = self._get(ref, self._catch_up())
         if path not in dict(await self.list_artifacts(ref)):
-            raise BackendError(Word.START_FAILED, f"the attempt has no artifact {path!r}")
+            raise BackendError(NOTHING_KEPT, f"the attempt has no artifact {path!r}")
         return _artifact(entry, path)[max(0, offset) : max(0, offset) + max(0, limit_bytes)]
 
     def _catch_up(self) -> int:
@@ -270,7 +280,7 @@ class SimulatedBackend:
     def _get(self, ref: AttemptRef, at: int) -> Entry:
         entry = self._find(ref, at)
         if entry is None:
-            raise BackendError(Word.START_FAILED, f"nothing is kept of attempt {ref.attempt_id}")
+            raise BackendError(NOTHING_KEPT, f"nothing is kept of attempt {ref.attempt_id}")
         return entry
 
     def _put(self, record: AttemptRecord, at: int) -> None:
@@ -345,36 +355,18 @@ class SimulatedBackend:
             checkpoints=bool(plan.checkpoint_path) or behaviour.checkpoint_every_s > 0,
             checkpoint_every_ms=max(0, round(behaviour.checkpoint_every_s * 1000)),
             checkpoint_path=plan.checkpoint_path,
+            outputs=behaviour.outputs,
             artifacts=tuple(name for name in execution.artifacts if _is_plain(name)),
         )
 
-    def _written(
-        self, entry: Entry, rank: int, stream: Stream, at: int
-    ) -> tuple[bytes, int | None]:
-        """Return a stream of a replica up to now, and when its last line was written."""
+    def _lines(self, entry: Entry, rank: int, stream: Stream) -> Iterator[Line]:
+        """Return the lines of a stream of a replica, those to come too."""
         for position, replica in enumerate(entry.record.replicas):
             if replica.rank == rank:
-                lines = compute_lines(
+                return compute_lines(
                     entry.record, position, entry.endings[position], stream, self._clock.to_instant
                 )
-                return compute_bytes(lines, at)
-        raise BackendError(Word.START_FAILED, f"the attempt has no rank {rank}")
-
-    def _find_next_line(
-        self, entry: Entry, offsets: dict[tuple[int, Stream], int], at: int
-    ) -> int | None:
-        """Return when the next line of these streams is written, or the attempt changes."""
-        found = [] if entry.next_at is None else [entry.next_at]
-        for position, replica in enumerate(entry.record.replicas):
-            for stream in Stream:
-                if (replica.rank, stream) in offsets:
-                    ending = entry.endings[position]
-                    lines = compute_lines(
-                        entry.record, position, ending, stream, self._clock.to_instant
-                    )
-                    later = (line_at for line_at, _ in lines if line_at > at)
-                    found.extend([first] if (first := next(later, None)) is not None else [])
-        return min(found, default=None)
+        raise BackendError(NOTHING_KEPT, f"the attempt has no rank {rank}")
 
     async def _sleep(self, until: int | None, at_most_s: float | None) -> None:
         """Return at a fleet instant, after so many seconds, or when a verb changed something."""
@@ -393,6 +385,11 @@ class SimulatedBackend:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _first(*instants: int | None) -> int | None:
+    """Return the earliest of the instants that there are."""
+    return min((at for at in instants if at is not None), default=None)
 
 
 async def _poked(event: asyncio.Event) -> None:

@@ -4,10 +4,11 @@ Owns the text and its times. A stream at a later instant continues the stream at
 so byte offsets stay valid for ever.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, takewhile
 
-from gpuplane.backends.interface import Stream
+from gpuplane.backends.interface import LogChunk, Stream
 from gpuplane.backends.simulated.timeline import LABEL, AttemptRecord, Ending
 from gpuplane.kit.clock import instant_to_text
 
@@ -17,29 +18,65 @@ LINE_GAP_MS = 1000
 """Between two described lines of a workload that has no end."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
+    """One line of a stream: when it is written, where it begins, and its bytes."""
+
+    at: int
+    offset: int
+    data: bytes
+
+
 def compute_lines(
     record: AttemptRecord,
     position: int,
     ending: Ending | None,
     stream: Stream,
     to_instant: Callable[[int], int],
-) -> Iterator[tuple[int, bytes]]:
-    """Yield (fleet time, line) of a stream in order, up to the replica's end.
+) -> Iterator[Line]:
+    """Yield the lines of a stream in order, up to the replica's end.
 
     `position` names the replica of the record, `ending` how it ends as far as is known now.
     """
     source = _stdout(record, position) if stream is Stream.STDOUT else _stderr(ending)
-    end_at = None if ending is None else ending.at
+    offset = 0
     for at, text in source:
-        if end_at is not None and at > end_at:
+        if ending is not None and at > ending.at:
             return
-        yield at, f"{instant_to_text(to_instant(at))} {LABEL} {text}\n".encode()
+        data = f"{instant_to_text(to_instant(at))} {LABEL} {text}\n".encode()
+        yield Line(at, offset, data)
+        offset += len(data)
 
 
-def compute_bytes(lines: Iterator[tuple[int, bytes]], at: int) -> tuple[bytes, int | None]:
-    """Return the stream as written up to a fleet instant, and when its last line was."""
-    written = list(takewhile(lambda line: line[0] <= at, lines))
-    return b"".join(text for _, text in written), written[-1][0] if written else None
+def compute_written(lines: Iterable[Line], at: int) -> list[Line]:
+    """Return the lines that are written by a fleet instant."""
+    return list(takewhile(lambda line: line.at <= at, lines))
+
+
+def merge_chunks(
+    written: Mapping[tuple[int, Stream], Sequence[Line]],
+    offsets: Mapping[tuple[int, Stream], int],
+    to_instant: Callable[[int], int],
+) -> list[LogChunk]:
+    """Return what lies behind the offsets of several (rank, stream), in the order of its times.
+
+    Neighbouring lines of one stream become one chunk.
+    """
+    news = sorted(
+        (line.at, rank, stream is Stream.STDERR, line)
+        for (rank, stream), lines in written.items()
+        for line in lines
+        if line.offset + len(line.data) > offsets[rank, stream]
+    )
+    chunks: list[LogChunk] = []
+    for (rank, is_error), group in groupby(news, key=lambda item: item[1:3]):
+        stream = Stream.STDERR if is_error else Stream.STDOUT
+        lines = [line for *_, line in group]
+        skipped = max(0, offsets[rank, stream] - lines[0].offset)
+        data = b"".join(line.data for line in lines)[skipped:]
+        start = lines[0].offset + skipped
+        chunks.append(LogChunk(rank, stream, start, data, to_instant(lines[-1].at)))
+    return chunks
 
 
 def _stdout(record: AttemptRecord, position: int) -> Iterator[tuple[int, str]]:

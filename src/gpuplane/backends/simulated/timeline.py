@@ -8,7 +8,7 @@ would have been.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from gpuplane.backends.interface import Phase
@@ -75,6 +75,7 @@ class AttemptRecord:
     checkpoint_path: str = ""
     checkpoint_requests: tuple[int, ...] = ()
     artifacts: tuple[str, ...] = ()
+    outputs: dict[str, object] = field(default_factory=dict)
     stop_at: int | None = None
     kill_at: int | None = None
     stop_reason: str = ""
@@ -225,6 +226,8 @@ def _plan_stop(record: AttemptRecord) -> Ending | None:
     kill_at = max(term_at, min(kills))
     gone_at = term_at + record.stop_delay_ms
     reason = _stop_reason(record)
+    if term_at < record.running_at:
+        return Ending(term_at, Phase.EXITED, reason, f"{LABEL} stopped before it started")
     if gone_at <= kill_at:
         return _signalled(gone_at, 15, reason, "stopped by SIGTERM")
     return _signalled(kill_at, 9, reason, "killed by SIGKILL, still there after the grace period")
@@ -258,7 +261,8 @@ def _find_gpu_failure(
         return None
     at, index = min(starts)
     message = f"{LABEL} GPU {index} of node {replica.node} failed under rank {replica.rank}"
-    return Ending(at, Phase.EXITED, Word.GPU_FAILED, message, exit_code=1)
+    exit_code = 1 if at > record.running_at else None
+    return Ending(at, Phase.EXITED, Word.GPU_FAILED, message, exit_code=exit_code)
 
 
 def _find_node_loss(

@@ -164,6 +164,10 @@ class AttemptRow(Base):
     exit_message: Mapped[str] = mapped_column(default="")
     lost_gpu_ms: Mapped[int | None]
     """GPU-milliseconds of work thrown away by a preemption or failure since the checkpoint."""
+    cluster_queue: Mapped[str] = mapped_column(String(200))
+    local_queue: Mapped[str] = mapped_column(String(200))
+    quota_usage: Mapped[list[list[Any]]] = mapped_column(Json)
+    """[flavor, resource, amount] of what it counts against its queue while it holds devices."""
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     forgotten: Mapped[bool] = mapped_column(default=False)
     version: Mapped[int] = mapped_column(default=1)

@@ -173,12 +173,14 @@ def _attempt(row: RowMapping, ranks: Sequence[Replica]) -> Attempt:
     values = {name: row[name] for name in _ATTEMPT}
     if values["stop_intent"] is not None:
         values["stop_intent"] = StopIntent(values["stop_intent"])
+    values["quota_usage"] = tuple((name, what, n) for name, what, n in values["quota_usage"])
     return Attempt(**values, replicas=tuple(ranks))
 
 
 def _attempt_values(attempt: Attempt) -> dict[str, Any]:
     values = {name: getattr(attempt, name) for name in _ATTEMPT}
     values["stop_intent"] = None if attempt.stop_intent is None else str(attempt.stop_intent)
+    values["quota_usage"] = [list(use) for use in attempt.quota_usage]
     return values
 
 

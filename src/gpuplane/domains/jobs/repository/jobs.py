@@ -171,6 +171,33 @@ def update_many(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> 
     )
 
 
+def note_reasons(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Store why jobs wait, without counting a version."""
+    if not changes:
+        return
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == bindparam("job_key"))
+        .values(
+            reason=bindparam("new_reason"),
+            status_message=bindparam("new_message"),
+            reason_counts=bindparam("new_counts"),
+        )
+    )
+    session.execute(
+        statement,
+        [
+            {
+                "job_key": each["id"],
+                "new_reason": each["reason"],
+                "new_message": each["status_message"],
+                "new_counts": each["reason_counts"],
+            }
+            for each in changes
+        ],
+    )
+
+
 def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int) -> None:
     """Make the monitor look at these jobs at an instant, without counting a version."""
     for start in range(0, len(job_ids), CHUNK):

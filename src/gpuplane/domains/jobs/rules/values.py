@@ -125,6 +125,9 @@ class Attempt:
     exit_reason: str
     exit_message: str
     lost_gpu_ms: int | None
+    cluster_queue: str
+    local_queue: str
+    quota_usage: tuple[tuple[str, str, int], ...]
     explanation: dict[str, Any] | None
     forgotten: bool
     version: int

@@ -1,0 +1,257 @@
+"""Applying a decision: each verdict guarded by the versions it was decided on.
+
+Stale verdicts are dropped and counted; the others stand. A gang is one verdict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuplane.core.ids import AttemptId, JobId, ReplicaId
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
+from gpuplane.core.reasons import Word
+from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Waiting
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.events import service as events
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.rules import Attempt, Job, Replica
+from gpuplane.domains.jobs.service.stopping import request_stop
+from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.timing import next_due
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
+from gpuplane.kit.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Through which LocalQueue and ClusterQueue each workload goes, as decided on."""
+
+    local: Mapping[JobId, str]
+    cluster: Mapping[JobId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionReport:
+    """What became of the placed verdicts of one batch."""
+
+    admitted: tuple[JobId, ...]
+    stale: int
+
+
+def admit(
+    session: WriteSession, placed: Sequence[Placed], doors: Doors, now: int
+) -> AdmissionReport:
+    """Make an attempt with allocations for each placed verdict that is not stale."""
+    locked = repository.lock_jobs(session, [verdict.job_id for verdict in placed])
+    fresh: list[tuple[Job, Placed, Attempt]] = []
+    for verdict in placed:
+        job = locked.get(verdict.job_id)
+        if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
+            continue
+        fresh.append((job, verdict, _attempt_of(job, verdict, doors, now)))
+    result = placements.place(
+        session, [_order_of(job, verdict, attempt) for job, verdict, attempt in fresh], now
+    )
+    taken = set(result.placed)
+    admitted = [each for each in fresh if each[2].id in taken]
+    attempts_repository.insert_attempts(session, [attempt for _, _, attempt in admitted])
+    repository.update_many(
+        session, [_admission(job, verdict, attempt, now) for job, verdict, attempt in admitted]
+    )
+    events.record_many(session, [_told(*each, now) for each in admitted])
+    if admitted:
+        session.wake("dispatcher")
+    if len(admitted) < len(placed):
+        session.wake("scheduler")
+    return AdmissionReport(tuple(job.id for job, _, _ in admitted), len(placed) - len(admitted))
+
+
+def note_waiting(session: WriteSession, waiting: Sequence[Waiting]) -> int:
+    """Store why jobs wait, for those whose reason is another one now; return how many.
+
+    The version is left alone: a reason is told, not decided on.
+    """
+    locked = repository.load_jobs(session, [verdict.job_id for verdict in waiting])
+    changes = []
+    for verdict in waiting:
+        job = locked.get(verdict.job_id)
+        if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
+            continue
+        word, sentence = str(verdict.reason.word), verdict.reason.sentence
+        counts = {str(each.word): each.nodes for each in verdict.counts}
+        if (job.reason, job.status_message, job.reason_counts) != (word, sentence, counts):
+            changes.append(
+                {"id": job.id, "reason": word, "status_message": sentence, "reason_counts": counts}
+            )
+    repository.note_reasons(session, changes)
+    return len(changes)
+
+
+def preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: int) -> bool:
+    """Ask every victim of a verdict to stop, all or none; False when any verdict is stale."""
+    ids = [verdict.job_id, *(receipt.job_id for receipt in verdict.receipts)]
+    locked = repository.lock_jobs(session, ids)
+    winner = locked.get(verdict.job_id)
+    if winner is None or winner.version != verdict.version:
+        return False
+    victims = []
+    for receipt in verdict.receipts:
+        job = locked.get(receipt.job_id)
+        if job is None or job.version != receipt.version or job.condition is Condition.STOPPING:
+            return False
+        victims.append((job, receipt))
+    for job, receipt in victims:
+        request_stop(
+            session, job, StopIntent.PREEMPT, Word.PREEMPTED,
+            f"{winner.name} ({winner.spec.priority}) needs its devices. {receipt.sentence}",
+            now, grace_s=grace_s,
+        )  # fmt: skip
+        events.record(
+            session,
+            job_event(
+                job, "job.preempting", now, actor="scheduler", reason=str(Word.PREEMPTED),
+                message=receipt.sentence,
+                data={
+                    "for_job": str(winner.id), "lost_gpu_s": receipt.lost_gpu_s,
+                    "ran_s": receipt.ran_s, "rule": receipt.rule,
+                },
+            ),
+        )  # fmt: skip
+    return True
+
+
+def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
+    attempt_id = AttemptId(new_id())
+    number = job.attempt_count + 1
+    replicas = tuple(
+        Replica(
+            id=ReplicaId(new_id()),
+            attempt_id=attempt_id,
+            rank=each.rank,
+            node_id=each.node_id,
+            node_name=each.node_name,
+            gpu_ids=each.gpu_ids,
+            gpu_milli=each.gpu_milli,
+            mig_device=f"{each.mig.gpu_id}/{each.mig.profile}@{each.mig.start}"
+            if each.mig
+            else None,
+            phase="pending",
+            ready=None,
+            started_at=None,
+            ended_at=None,
+            exit_code=None,
+            signal=None,
+            reason="",
+            message="",
+            url=None,
+            restart_count=0,
+        )
+        for each in verdict.replicas
+    )
+    return Attempt(
+        id=attempt_id,
+        job_id=job.id,
+        number=number,
+        epoch=number,
+        cluster_id=verdict.cluster_id,
+        state="admitted",
+        stop_intent=None,
+        stop_reason="",
+        stop_message="",
+        stop_deadline=None,
+        evict_sent_at=None,
+        grace_s=job.spec.execution.grace_s,
+        admitted_at=now,
+        ensured_at=None,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        signal=None,
+        exit_reason="",
+        exit_message="",
+        lost_gpu_ms=None,
+        cluster_queue=doors.cluster.get(job.id, ""),
+        local_queue=doors.local.get(job.id, ""),
+        quota_usage=tuple((use.flavor, use.resource, use.amount) for use in verdict.usage),
+        explanation={"score": verdict.score, "sentences": list(verdict.explanation)},
+        forgotten=False,
+        version=1,
+        replicas=replicas,
+    )
+
+
+def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:
+    asked = job.spec.resources
+    return PlacementOrder(
+        attempt_id=attempt.id,
+        job_id=job.id,
+        tenant_id=job.tenant_id,
+        project_id=job.project_id,
+        cluster_id=verdict.cluster_id,
+        replicas=tuple(
+            ReplicaOrder(
+                replica_id=replica.id,
+                rank=replica.rank,
+                node_id=place.node_id,
+                gpu_ids=place.gpu_ids,
+                gpu_milli=place.gpu_milli,
+                mig=place.mig,
+                cpu_milli=asked.cpu_milli,
+                memory_mib=asked.memory_mib,
+                ephemeral_mib=asked.ephemeral_mib,
+            )
+            for replica, place in zip(attempt.replicas, verdict.replicas, strict=True)
+        ),
+        reservation_id=None,
+    )
+
+
+def _admission(job: Job, verdict: Placed, attempt: Attempt, now: int) -> dict[str, Any]:
+    duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
+    return {
+        "id": job.id,
+        "status": str(JobStatus.SCHEDULED),
+        "condition": str(Condition.STARTING),
+        "condition_at": now,
+        "reason": "",
+        "status_message": verdict.explanation[-1] if verdict.explanation else "",
+        "reason_counts": None,
+        "cluster_id": verdict.cluster_id,
+        "queue": attempt.local_queue,
+        "admitted_at": now,
+        "attempt_count": attempt.number,
+        "current_attempt_id": attempt.id,
+        "estimated_start": now,
+        "estimated_end": None if duration_s is None else now + duration_s * 1000,
+        "due_at": _next_due_admitted(job, now),
+        "updated_at": now,
+    }
+
+
+def _next_due_admitted(job: Job, now: int) -> int | None:
+    """Return when an admitted job must be looked at: its start time-out or its deadline."""
+    return next_due(replace(job, status=JobStatus.SCHEDULED, admitted_at=now), now)
+
+
+def _told(job: Job, verdict: Placed, attempt: Attempt, now: int) -> Any:
+    nodes = sorted({each.node_name for each in verdict.replicas})
+    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+    return job_event(
+        job,
+        "job.scheduled",
+        now,
+        actor="scheduler",
+        message=f"{job.name} was admitted and placed on {where}.",
+        data={
+            "attempt": attempt.number,
+            "from_status": str(job.status),
+            "nodes": nodes,
+            "gpu_ids": [gpu for each in verdict.replicas for gpu in each.gpu_ids],
+            "score": verdict.score,
+            "queue": attempt.local_queue,
+            "cluster_queue": attempt.cluster_queue,
+            "wait_ms": now - (job.queued_at or now),
+        },
+    )

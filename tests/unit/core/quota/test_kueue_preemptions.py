@@ -4,59 +4,24 @@ The scenarios are in `kueue_preemptions.json`, which names its source. Queues fo
 tests declare a flavor without any quota have a quota of 0 here; what is unconnected is left out.
 """
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from gpuplane.core.quota import (
     AdmissionMode,
     AdmittedWorkload,
-    BorrowWithinCohortPolicy,
-    ClusterQueueSpec,
-    CohortSpec,
     FairStrategy,
-    FlavorResource,
-    PreemptionPolicy,
     Preemptor,
     QuotaTree,
-    ReclaimWithinCohort,
-    ResourceGroup,
-    ResourceQuota,
-    WithinClusterQueue,
     plan_preemption,
 )
-
-Json = dict[str, Any]
-SCENARIOS: list[Json] = json.loads(
-    Path(__file__).with_name("kueue_preemptions.json").read_text(encoding="utf-8")
-)["cases"]
-
-
-def quotas_of(rows: list[list[Any]]) -> dict[FlavorResource, ResourceQuota]:
-    return {FlavorResource(row[0], row[1]): ResourceQuota(*row[2:]) for row in rows}
-
-
-def usage_of(rows: list[list[Any]]) -> dict[FlavorResource, int]:
-    return {FlavorResource(flavor, resource): amount for flavor, resource, amount in rows}
-
-
-def queue_of(row: Json) -> ClusterQueueSpec:
-    policy = row["preemption"]
-    return ClusterQueueSpec(
-        row["name"],
-        row["cohort"],
-        tuple(ResourceGroup(tuple(covered), tuple(flavors)) for covered, flavors in row["groups"]),
-        quotas_of(row["quotas"]),
-        fair_weight_milli=row["weight_milli"],
-        preemption=PreemptionPolicy(
-            WithinClusterQueue(policy.get("within", "Never")),
-            ReclaimWithinCohort(policy.get("reclaim", "Never")),
-            BorrowWithinCohortPolicy(policy.get("borrow", "Never")),
-            policy.get("threshold"),
-        ),
-    )
+from tests.unit.core.quota.scenarios import (
+    Json,
+    cohort_of,
+    load_scenarios,
+    name_of,
+    queue_of,
+    usage_of,
+)
 
 
 def admitted_of(row: Json) -> AdmittedWorkload:
@@ -71,16 +36,11 @@ def admitted_of(row: Json) -> AdmittedWorkload:
     )
 
 
-@pytest.mark.parametrize(
-    "scenario", SCENARIOS, ids=[f"{each['suite']}: {each['name']}" for each in SCENARIOS]
-)
+@pytest.mark.parametrize("scenario", load_scenarios("kueue_preemptions.json"), ids=name_of)
 def test_victims_and_reasons_equal_those_of_kueue(scenario: Json) -> None:
     tree = QuotaTree(
         [queue_of(row) for row in scenario["queues"]],
-        [
-            CohortSpec(row["name"], row["parent"], quotas_of(row["quotas"]), row["weight_milli"])
-            for row in scenario["cohorts"]
-        ],
+        [cohort_of(row) for row in scenario["cohorts"]],
         mode=AdmissionMode(scenario["mode"]),
     )
     admitted: dict[str, list[AdmittedWorkload]] = {}

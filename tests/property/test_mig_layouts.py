@@ -43,8 +43,10 @@ def layouts(draw: st.DrawFn) -> MigLayout:
 @given(layouts())
 def test_what_is_free_and_what_is_taken_tile_the_gpu(layout: MigLayout) -> None:
     slices = [
-        layout.table.find_profile(instance.profile).memory_slices  # type: ignore[union-attr]
+        profile.memory_slices
         for instance in layout.instances
+        for profile in layout.table.profiles
+        if profile.name == instance.profile
     ]
     assert sum(slices) == layout.occupied_mask.bit_count()
     assert layout.free_mask ^ layout.occupied_mask == layout.table.full_mask
@@ -90,11 +92,8 @@ def test_capacity_is_the_most_that_can_be_packed(layout: MigLayout) -> None:
     rules = mig_rules(layout.table)
 
     def pack(occupied: int, profile: MigProfile) -> int:
-        return max(
-            (1 + pack(occupied | profile.mask_at(s), profile)
-             for s in free_placements(occupied, profile)),
-            default=0,
-        )  # fmt: skip
+        starts = free_placements(occupied, profile)
+        return max((1 + pack(occupied | profile.mask_at(s), profile) for s in starts), default=0)
 
     for profile in layout.table.profiles:
         if profile.memory_slices > 1:

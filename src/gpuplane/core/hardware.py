@@ -56,342 +56,161 @@ class GpuModel:
         return self.mig_slices > 0
 
 
-_SMI = ("cuda-gpus", "nvidia-smi", "datasheet")
-_MIG = ("cuda-gpus", "nvidia-smi", "datasheet", "mig-guide")
+_VOLTA = ("volta", (7, 0))
+_PASCAL = ("pascal", (6, 0))
+_TURING = ("turing", (7, 5))
+_GA100 = ("ampere", (8, 0))
+_GA102 = ("ampere", (8, 6))
+_ADA = ("ada", (8, 9))
+_HOPPER = ("hopper", (9, 0))
+_GB100 = ("blackwell", (10, 0))
+_GB202 = ("blackwell", (12, 0))
+
+# Names besides the canonical one, separated by `|`: NVML, GPU feature discovery (the same with
+# dashes, so not repeated), clouds, trace files, this product's own documents.
+_ALIASES = {
+    "nvidia-v100-16gb": "Tesla V100-SXM2-16GB | V100M16 | V100-SXM2-16GB | V100-16GB",
+    "nvidia-v100-32gb": (
+        "Tesla V100-SXM2-32GB | Tesla V100-SXM3-32GB | Tesla V100-SXM2-32GB-LS | V100M32"
+    ),
+    "nvidia-v100-16gb-pcie": "Tesla V100-PCIE-16GB | V100-PCIE",
+    "nvidia-v100-32gb-pcie": "Tesla V100-PCIE-32GB | Tesla V100S-PCIE-32GB | V100S",
+    "nvidia-p100-16gb": "Tesla P100-PCIE-16GB | P100-PCIE-16GB | nvidia-tesla-p100",
+    "nvidia-t4": "Tesla T4 | nvidia-tesla-t4 | T4-16GB",
+    "nvidia-a10": "A10-24GB | A10-PCIE-24GB",
+    "nvidia-a10g": "A10G-24GB",
+    "nvidia-a30": "A30-24GB | A30-PCIE",
+    "nvidia-a40": "A40-48GB | A40-PCIE",
+    "nvidia-a100-80gb": "A100-SXM4-80GB | A100-SXM-80GB | A100-SXM | A100-SXM4",
+    "nvidia-a100-80gb-pcie": "A100-PCIE-80GB | NVIDIA A100 80GB PCIe | A100-PCIE",
+    "nvidia-a100-40gb": "A100-SXM4-40GB | A100-SXM-40GB",
+    "nvidia-a100-40gb-pcie": "A100-PCIE-40GB | NVIDIA A100-PCIE-40GB",
+    "nvidia-l4": "L4-24GB",
+    "nvidia-l40": "L40-48GB",
+    "nvidia-l40s": "L40S-48GB",
+    "nvidia-rtx-3090": "NVIDIA GeForce RTX 3090 | RTX3090 | 3090",
+    "nvidia-rtx-4090": "NVIDIA GeForce RTX 4090 | RTX4090 | 4090 | RTX-4090-24GB",
+    "nvidia-rtx-a6000": "RTX A6000 | A6000",
+    "nvidia-rtx-6000-ada": "NVIDIA RTX 6000 Ada Generation | RTX 6000 Ada | 6000 Ada",
+    "nvidia-rtx-pro-6000": (
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition | "
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition | "
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition | RTX-PRO-6000-96GB | "
+        "RTX PRO 6000 Blackwell | PRO 6000"
+    ),
+    "nvidia-h100-80gb": (
+        "NVIDIA H100 80GB HBM3 | H100-SXM | H100-SXM5 | H100-SXM5-80GB | H100-SXM-80GB | "
+        "nvidia-h100-sxm | nvidia-h100-mega-80gb"
+    ),
+    "nvidia-h100-80gb-pcie": "NVIDIA H100 PCIe | H100-PCIE-80GB | H100 80GB PCIe",
+    "nvidia-h100-94gb-nvl": "NVIDIA H100 NVL | H100-94GB | H100-NVL-94GB",
+    "nvidia-h200-141gb": "NVIDIA H200 | H200-SXM | H200-SXM5-141GB | H200 NVL",
+    "nvidia-gh200-96gb": "NVIDIA GH200 480GB | NVIDIA GH200 120GB | GH200 480GB | GH200-96GB",
+    "nvidia-h20-96gb": "NVIDIA H20 | H20-SXM",
+    "nvidia-h20-141gb": "NVIDIA H20-3e | H20-3e",
+    "nvidia-b200": "B200-180GB | B200-SXM | B200-192GB",
+    "nvidia-gb200": "GB200-186GB | GB200 NVL72",
+    "intel-gaudi2": "Gaudi 2 | HL-225 | HL-225B | HL-225H | habana-gaudi2",
+    "intel-gaudi3": "Gaudi 3 | HL-325 | HL-325L | HL-328 | habana-gaudi3",
+    "amd-mi250x": "AMD Instinct MI250X | Instinct MI250X",
+    "amd-mi300x": "AMD Instinct MI300X | Instinct MI300X | AMD-Instinct-MI300X-OAM | MI300X OAM",
+    "openb-g2": "G2",
+    "openb-g3": "G3",
+}
 
 
 def _nvidia(
     name: str,
     family: str,
     memory_mib: int,
-    architecture: str,
-    capability: tuple[int, int],
-    aliases: tuple[str, ...],
+    chip: tuple[str, tuple[int, int]],
     *,
     mig_slices: int = 0,
     nvlink: int = 0,
 ) -> GpuModel:
-    """Return an NVIDIA model; `nvlink` is the generation."""
+    """Return an NVIDIA model; `chip` is architecture and capability, `nvlink` the generation."""
+    sources = ("cuda-gpus", "nvidia-smi", "datasheet")
     return GpuModel(
         name=name,
         family=family,
         vendor="nvidia",
         memory_mib=memory_mib,
-        compute_capability=capability,
-        architecture=architecture,
+        compute_capability=chip[1],
+        architecture=chip[0],
         mig_slices=mig_slices,
         nvlink_generation=nvlink,
-        aliases=aliases,
-        sources=_MIG if mig_slices else _SMI,
+        aliases=tuple(_ALIASES[name].split(" | ")),
+        sources=(*sources, "mig-guide") if mig_slices else sources,
     )
 
 
-# fmt: off  (one model reads as one entry, not as a column of words)
+def _other(
+    name: str,
+    family: str,
+    memory_mib: int,
+    architecture: str,
+    vendor: str,
+    sources: tuple[str, ...],
+) -> GpuModel:
+    """Return a model without CUDA, MIG or NVLink, or one of which only the size is known."""
+    return GpuModel(
+        name=name,
+        family=family,
+        vendor=vendor,
+        memory_mib=memory_mib,
+        compute_capability=None,
+        architecture=architecture,
+        mig_slices=0,
+        nvlink_generation=0,
+        aliases=tuple(_ALIASES[name].split(" | ")),
+        sources=sources,
+    )
+
+
 # Within a family the first model is the one that the bare family word means.
 _MODELS = (
-    _nvidia(
-        "nvidia-v100-16gb",
-        "V100",
-        16160,
-        "volta",
-        (7, 0),
-        ("Tesla V100-SXM2-16GB", "V100M16", "V100-SXM2-16GB", "V100-16GB"),
-        nvlink=2,
-    ),
-    _nvidia(
-        "nvidia-v100-32gb",
-        "V100",
-        32510,
-        "volta",
-        (7, 0),
-        ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", "Tesla V100-SXM2-32GB-LS", "V100M32"),
-        nvlink=2,
-    ),
-    _nvidia(
-        "nvidia-v100-16gb-pcie",
-        "V100",
-        16160,
-        "volta",
-        (7, 0),
-        ("Tesla V100-PCIE-16GB", "V100-PCIE"),
-    ),
-    _nvidia(
-        "nvidia-v100-32gb-pcie",
-        "V100",
-        32510,
-        "volta",
-        (7, 0),
-        ("Tesla V100-PCIE-32GB", "Tesla V100S-PCIE-32GB", "V100S"),
-    ),
-    _nvidia(
-        "nvidia-p100-16gb",
-        "P100",
-        16280,
-        "pascal",
-        (6, 0),
-        ("Tesla P100-PCIE-16GB", "P100-PCIE-16GB", "nvidia-tesla-p100"),
-    ),
-    _nvidia(
-        "nvidia-t4",
-        "T4",
-        15360,
-        "turing",
-        (7, 5),
-        ("Tesla T4", "nvidia-tesla-t4", "T4-16GB"),
-    ),
-    _nvidia("nvidia-a10", "A10", 23028, "ampere", (8, 6), ("A10-24GB", "A10-PCIE-24GB")),
-    _nvidia("nvidia-a10g", "A10G", 23028, "ampere", (8, 6), ("A10G-24GB",)),
-    _nvidia(
-        "nvidia-a30",
-        "A30",
-        24576,
-        "ampere",
-        (8, 0),
-        ("A30-24GB", "A30-PCIE"),
-        mig_slices=4,
-        nvlink=3,
-    ),
-    _nvidia("nvidia-a40", "A40", 46068, "ampere", (8, 6), ("A40-48GB", "A40-PCIE"), nvlink=3),
-    _nvidia(
-        "nvidia-a100-80gb",
-        "A100",
-        81920,
-        "ampere",
-        (8, 0),
-        ("A100-SXM4-80GB", "A100-SXM-80GB", "A100-SXM", "A100-SXM4"),
-        mig_slices=7,
-        nvlink=3,
-    ),
-    _nvidia(
-        "nvidia-a100-80gb-pcie",
-        "A100",
-        81920,
-        "ampere",
-        (8, 0),
-        ("A100-PCIE-80GB", "NVIDIA A100 80GB PCIe", "A100-PCIE"),
-        mig_slices=7,
-        nvlink=3,
-    ),
-    _nvidia(
-        "nvidia-a100-40gb",
-        "A100",
-        40960,
-        "ampere",
-        (8, 0),
-        ("A100-SXM4-40GB", "A100-SXM-40GB"),
-        mig_slices=7,
-        nvlink=3,
-    ),
-    _nvidia(
-        "nvidia-a100-40gb-pcie",
-        "A100",
-        40960,
-        "ampere",
-        (8, 0),
-        ("A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB"),
-        mig_slices=7,
-        nvlink=3,
-    ),
-    _nvidia("nvidia-l4", "L4", 23034, "ada", (8, 9), ("L4-24GB",)),
-    _nvidia("nvidia-l40", "L40", 46068, "ada", (8, 9), ("L40-48GB",)),
-    _nvidia("nvidia-l40s", "L40S", 46068, "ada", (8, 9), ("L40S-48GB",)),
-    _nvidia(
-        "nvidia-rtx-3090",
-        "RTX3090",
-        24576,
-        "ampere",
-        (8, 6),
-        ("NVIDIA GeForce RTX 3090", "RTX3090", "3090"),
-        nvlink=3,
-    ),
-    _nvidia(
-        "nvidia-rtx-4090",
-        "RTX4090",
-        24564,
-        "ada",
-        (8, 9),
-        ("NVIDIA GeForce RTX 4090", "RTX4090", "4090", "RTX-4090-24GB"),
-    ),
-    _nvidia(
-        "nvidia-rtx-a6000", "RTXA6000", 49140, "ampere", (8, 6), ("RTX A6000", "A6000"), nvlink=3
-    ),
-    _nvidia(
-        "nvidia-rtx-6000-ada",
-        "RTX6000ADA",
-        49140,
-        "ada",
-        (8, 9),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "6000 Ada"),
-    ),
-    _nvidia(
-        "nvidia-rtx-pro-6000",
-        "RTXPRO6000",
-        97887,
-        "blackwell",
-        (12, 0),
-        (
-            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-            "RTX-PRO-6000-96GB",
-            "RTX PRO 6000 Blackwell",
-            "PRO 6000",
-        ),
-        mig_slices=4,
-    ),
-    _nvidia(
-        "nvidia-h100-80gb",
-        "H100",
-        81559,
-        "hopper",
-        (9, 0),
-        (
-            "NVIDIA H100 80GB HBM3",
-            "H100-SXM",
-            "H100-SXM5",
-            "H100-SXM5-80GB",
-            "H100-SXM-80GB",
-            "nvidia-h100-sxm",
-            "nvidia-h100-mega-80gb",
-        ),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        "nvidia-h100-80gb-pcie",
-        "H100",
-        81559,
-        "hopper",
-        (9, 0),
-        ("NVIDIA H100 PCIe", "H100-PCIE-80GB", "H100 80GB PCIe"),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        "nvidia-h100-94gb-nvl",
-        "H100",
-        95830,
-        "hopper",
-        (9, 0),
-        ("NVIDIA H100 NVL", "H100-94GB", "H100-NVL-94GB"),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        "nvidia-h200-141gb",
-        "H200",
-        143771,
-        "hopper",
-        (9, 0),
-        ("NVIDIA H200", "H200-SXM", "H200-SXM5-141GB", "H200 NVL"),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        # The GPU inside has 96 GB; 120GB and 480GB in the NVML name are the CPU's own memory.
-        "nvidia-gh200-96gb",
-        "GH200",
-        97871,
-        "hopper",
-        (9, 0),
-        ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB", "GH200 480GB", "GH200-96GB"),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        "nvidia-h20-96gb",
-        "H20",
-        97871,
-        "hopper",
-        (9, 0),
-        ("NVIDIA H20", "H20-SXM"),
-        mig_slices=7,
-        nvlink=4,
-    ),
-    _nvidia(
-        # NVIDIA's list of MIG products names the H20 with 96 GB and not this one.
-        "nvidia-h20-141gb",
-        "H20",
-        143771,
-        "hopper",
-        (9, 0),
-        ("NVIDIA H20-3e", "H20-3e"),
-        nvlink=4,
-    ),
-    _nvidia(
-        "nvidia-b200",
-        "B200",
-        183359,
-        "blackwell",
-        (10, 0),
-        ("B200-180GB", "B200-SXM", "B200-192GB"),
-        mig_slices=7,
-        nvlink=5,
-    ),
-    _nvidia(
-        "nvidia-gb200",
-        "GB200",
-        189471,
-        "blackwell",
-        (10, 0),
-        ("GB200-186GB", "GB200 NVL72"),
-        mig_slices=7,
-        nvlink=5,
-    ),
-    GpuModel(
-        "intel-gaudi2",
-        "GAUDI2",
-        "intel",
-        98304,
-        None,
-        "gaudi2",
-        0,
-        0,
-        ("Gaudi 2", "HL-225", "HL-225B", "HL-225H", "habana-gaudi2"),
-        ("hl-smi", "datasheet"),
-    ),
-    GpuModel(
-        "intel-gaudi3",
-        "GAUDI3",
-        "intel",
-        131072,
-        None,
-        "gaudi3",
-        0,
-        0,
-        ("Gaudi 3", "HL-325", "HL-325L", "HL-328", "habana-gaudi3"),
-        ("hl-smi", "datasheet"),
-    ),
-    GpuModel(
-        # One module is two devices of 64 GiB to its driver; this is the module.
-        "amd-mi250x",
-        "MI250X",
-        "amd",
-        131072,
-        None,
-        "cdna2",
-        0,
-        0,
-        ("AMD Instinct MI250X", "Instinct MI250X"),
-        ("datasheet",),
-    ),
-    GpuModel(
-        "amd-mi300x",
-        "MI300X",
-        "amd",
-        196592,
-        None,
-        "cdna3",
-        0,
-        0,
-        ("AMD Instinct MI300X", "Instinct MI300X", "AMD-Instinct-MI300X-OAM", "MI300X OAM"),
-        ("rocm-smi", "datasheet"),
-    ),
+    _nvidia("nvidia-v100-16gb", "V100", 16160, _VOLTA, nvlink=2),
+    _nvidia("nvidia-v100-32gb", "V100", 32510, _VOLTA, nvlink=2),
+    _nvidia("nvidia-v100-16gb-pcie", "V100", 16160, _VOLTA),
+    _nvidia("nvidia-v100-32gb-pcie", "V100", 32510, _VOLTA),
+    _nvidia("nvidia-p100-16gb", "P100", 16280, _PASCAL),
+    _nvidia("nvidia-t4", "T4", 15360, _TURING),
+    _nvidia("nvidia-a10", "A10", 23028, _GA102),
+    _nvidia("nvidia-a10g", "A10G", 23028, _GA102),
+    _nvidia("nvidia-a30", "A30", 24576, _GA100, mig_slices=4, nvlink=3),
+    _nvidia("nvidia-a40", "A40", 46068, _GA102, nvlink=3),
+    _nvidia("nvidia-a100-80gb", "A100", 81920, _GA100, mig_slices=7, nvlink=3),
+    _nvidia("nvidia-a100-80gb-pcie", "A100", 81920, _GA100, mig_slices=7, nvlink=3),
+    _nvidia("nvidia-a100-40gb", "A100", 40960, _GA100, mig_slices=7, nvlink=3),
+    _nvidia("nvidia-a100-40gb-pcie", "A100", 40960, _GA100, mig_slices=7, nvlink=3),
+    _nvidia("nvidia-l4", "L4", 23034, _ADA),
+    _nvidia("nvidia-l40", "L40", 46068, _ADA),
+    _nvidia("nvidia-l40s", "L40S", 46068, _ADA),
+    _nvidia("nvidia-rtx-3090", "RTX3090", 24576, _GA102, nvlink=3),
+    _nvidia("nvidia-rtx-4090", "RTX4090", 24564, _ADA),
+    _nvidia("nvidia-rtx-a6000", "RTXA6000", 49140, _GA102, nvlink=3),
+    _nvidia("nvidia-rtx-6000-ada", "RTX6000ADA", 49140, _ADA),
+    _nvidia("nvidia-rtx-pro-6000", "RTXPRO6000", 97887, _GB202, mig_slices=4),
+    _nvidia("nvidia-h100-80gb", "H100", 81559, _HOPPER, mig_slices=7, nvlink=4),
+    _nvidia("nvidia-h100-80gb-pcie", "H100", 81559, _HOPPER, mig_slices=7, nvlink=4),
+    _nvidia("nvidia-h100-94gb-nvl", "H100", 95830, _HOPPER, mig_slices=7, nvlink=4),
+    _nvidia("nvidia-h200-141gb", "H200", 143771, _HOPPER, mig_slices=7, nvlink=4),
+    # The GPU inside has 96 GB; 120GB and 480GB in the NVML name are the CPU's own memory.
+    _nvidia("nvidia-gh200-96gb", "GH200", 97871, _HOPPER, mig_slices=7, nvlink=4),
+    _nvidia("nvidia-h20-96gb", "H20", 97871, _HOPPER, mig_slices=7, nvlink=4),
+    # NVIDIA's list of MIG products names the H20 with 96 GB and not this one.
+    _nvidia("nvidia-h20-141gb", "H20", 143771, _HOPPER, nvlink=4),
+    _nvidia("nvidia-b200", "B200", 183359, _GB100, mig_slices=7, nvlink=5),
+    _nvidia("nvidia-gb200", "GB200", 189471, _GB100, mig_slices=7, nvlink=5),
+    _other("intel-gaudi2", "GAUDI2", 98304, "gaudi2", "intel", ("hl-smi", "datasheet")),
+    _other("intel-gaudi3", "GAUDI3", 131072, "gaudi3", "intel", ("hl-smi", "datasheet")),
+    # One module is two devices of 64 GiB to its driver; this is the module.
+    _other("amd-mi250x", "MI250X", 131072, "cdna2", "amd", ("datasheet",)),
+    _other("amd-mi300x", "MI300X", 196592, "cdna3", "amd", ("rocm-smi", "datasheet")),
     # Alibaba's 2023 trace hides two models behind letters; its authors' simulator gives a size.
-    GpuModel("openb-g2", "G2", "unknown", 20000, None, "unknown", 0, 0, ("G2",), ("fgd",)),
-    GpuModel("openb-g3", "G3", "unknown", 30000, None, "unknown", 0, 0, ("G3",), ("fgd",)),
+    _other("openb-g2", "G2", 20000, "unknown", "unknown", ("fgd",)),
+    _other("openb-g3", "G3", 30000, "unknown", "unknown", ("fgd",)),
 )
-# fmt: on
 
 # Words that say who made or sells a GPU and never which one it is.
 _NOISE = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "intel", "habana", "instinct"})

@@ -154,9 +154,8 @@ def test_known_sets_have_their_golden_scores() -> None:
     best = [int(entry.score_table(NUMA, required=False)[k, 0xFF]) for k in range(9)]
     assert best == [90, 90, 90, 87, 85, 73, 69, 67, 67]
     plain = topology_class(named_topology("pcie-4", 4))
-    assert [int(plain.score_table(p, required=False)[2, 0xF]) for p in LinkPreference] == [
-        50, 55, 72, 74,
-    ]  # fmt: skip
+    scores = {p: int(plain.score_table(p, required=False)[2, 0xF]) for p in LinkPreference}
+    assert scores == {NONE: 50, NVLINK: 55, NUMA: 72, PCIE: 74}
 
 
 def test_the_score_table_holds_the_score_of_the_chosen_set() -> None:

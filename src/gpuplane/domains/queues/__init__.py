@@ -1,0 +1,1 @@
+"""Queues: cluster queues, cohorts, local queues and flavors, in Kueue's words."""

@@ -1,0 +1,27 @@
+"""What can be refused about queues."""
+
+from gpuplane.kit.errors import Conflict, NotFound, Unprocessable
+
+
+class QueueNotFound(NotFound):
+    """No queue of that name on the cluster."""
+
+    code = "queue_not_found"
+
+
+class QueueChanged(Conflict):
+    """The queue was changed by somebody else meanwhile."""
+
+    code = "queue_changed"
+
+
+class QueueInUse(Conflict):
+    """The queue still holds or awaits work."""
+
+    code = "queue_in_use"
+
+
+class BadQueue(Unprocessable):
+    """A declaration that Kueue's rules refuse."""
+
+    code = "queue_invalid"

@@ -86,7 +86,7 @@ class Supervisor:
             self._stop_as_recorded()
         else:
             self._start_all()
-        while not all(replica.is_over for replica in self.replicas):
+        while not self._is_over():
             self._wait()
             self._reap()
             now = self.now()
@@ -95,7 +95,8 @@ class Supervisor:
             for replica in self.replicas:
                 replica.tick(now)
                 replica.settle()
-            if self.dirty:
+            if self.dirty and not self._is_over():
+                # The last end is written with the rest of it, when artifacts are collected.
                 self.save()
         self._end()
 
@@ -119,6 +120,9 @@ class Supervisor:
         """Ask every replica to end for good."""
         for replica in self.replicas:
             replica.stop(reason, message, grace_s)
+
+    def _is_over(self) -> bool:
+        return all(replica.is_over for replica in self.replicas)
 
     def _start_all(self) -> None:
         if self.plan.max_duration_s is not None:

@@ -1,0 +1,1 @@
+"""Cost arithmetic: prices in force at an instant, exact products, splits that add up."""

@@ -1,0 +1,379 @@
+"""Placements as values, and the pure decisions: does an order still fit, what is a device now."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.fleet.facts import MigPlacement
+from gpuplane.core.hardware import KNOWN_MODELS
+from gpuplane.core.ids import (
+    AllocationId,
+    AttemptId,
+    ClusterId,
+    GpuId,
+    JobId,
+    NodeId,
+    ProjectId,
+    ReplicaId,
+    ReservationId,
+    TenantId,
+    UserId,
+)
+from gpuplane.core.pricing.cost import mig_share_milli
+from gpuplane.core.reasons import Reason, Word
+
+MIG_SLICES = 7
+"""Compute slices of a model that the table does not know: all MIG GPUs but A30 have 7."""
+
+
+class ReservationState(StrEnum):
+    """Where a reservation stands: owner is the reservations loop, the deadline is its end."""
+
+    SCHEDULED = "scheduled"
+    ACTIVE = "active"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrder:
+    """What one replica is to hold on one node.
+
+    Args:
+        gpu_milli: Share of each GPU in `gpu_ids`; ignored with `mig`.
+        mig: The MIG instance instead of whole GPUs; its GPU need not be in `gpu_ids`.
+    """
+
+    replica_id: ReplicaId
+    rank: int
+    node_id: NodeId
+    gpu_ids: tuple[GpuId, ...] = ()
+    gpu_milli: int = WHOLE_GPU_MILLI
+    mig: MigPlacement | None = None
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    ephemeral_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOrder:
+    """One attempt and all its replicas: placed whole or not at all.
+
+    Args:
+        reservation_id: The reservation whose devices it may use besides free ones, or None.
+    """
+
+    attempt_id: AttemptId
+    job_id: JobId
+    tenant_id: TenantId
+    project_id: ProjectId
+    cluster_id: ClusterId
+    replicas: tuple[ReplicaOrder, ...]
+    reservation_id: ReservationId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementResult:
+    """Which orders were placed, in the order given, and why the others were not."""
+
+    placed: tuple[AttemptId, ...]
+    refused: Mapping[AttemptId, Reason]
+
+
+@dataclass(slots=True)
+class NodeGuard:
+    """A node's totals and what is used of them; changed in memory, written back once."""
+
+    node_id: NodeId
+    cluster_id: ClusterId
+    cpu_milli: int
+    cpu_milli_used: int
+    memory_mib: int
+    memory_mib_used: int
+    ephemeral_mib: int
+    ephemeral_mib_used: int
+    simulated: bool
+    version: int
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class DeviceGuard:
+    """What is used of a device; changed in memory, written back once."""
+
+    gpu_id: GpuId
+    node_id: NodeId
+    cluster_id: ClusterId
+    model: str
+    allocated_milli: int
+    allocated_mig_mask: int
+    down: bool
+    reservation_id: ReservationId | None
+    version: int
+    changed: bool = False
+
+
+class Allocation(NamedTuple):
+    """One row of who holds what; `gpu_id` None is the replica's part of the node."""
+
+    id: AllocationId
+    job_id: JobId
+    attempt_id: AttemptId
+    replica_id: ReplicaId
+    rank: int
+    tenant_id: TenantId
+    project_id: ProjectId
+    cluster_id: ClusterId
+    node_id: NodeId
+    gpu_id: GpuId | None
+    gpu_milli: int
+    mig_profile: str | None
+    mig_start: int | None
+    cpu_milli: int
+    memory_mib: int
+    ephemeral_mib: int
+    from_at: int
+    to_at: int | None = None
+    busy_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """GPUs of one model set aside for a project from start to end.
+
+    Args:
+        charge_unused: Whether reserved time that no job uses is paid for.
+        gpu_ids: The devices it holds now; empty unless active.
+    """
+
+    id: ReservationId
+    cluster_id: ClusterId
+    tenant_id: TenantId
+    project_id: ProjectId
+    model: str
+    gpu_count: int
+    start_at: int
+    end_at: int
+    charge_unused: bool
+    state: ReservationState
+    name: str
+    created_at: int
+    created_by: UserId
+    ended_at: int | None = None
+    gpu_ids: tuple[GpuId, ...] = ()
+
+
+def share_of(order: ReplicaOrder, devices: Mapping[GpuId, DeviceGuard]) -> list[tuple[GpuId, int]]:
+    """Return (device, milli) of each device a replica is to hold; a MIG instance by its slices."""
+    if order.mig is None:
+        return [(gpu_id, order.gpu_milli) for gpu_id in order.gpu_ids]
+    guard = devices.get(order.mig.gpu_id)
+    known = KNOWN_MODELS.get(guard.model) if guard is not None else None
+    slices = known.mig_slices if known is not None and known.mig_slices else MIG_SLICES
+    return [(order.mig.gpu_id, mig_share_milli(order.mig.profile, slices))]
+
+
+def take(
+    order: PlacementOrder,
+    nodes: Mapping[NodeId, NodeGuard],
+    devices: Mapping[GpuId, DeviceGuard],
+) -> Reason | None:
+    """Take all that an order asks from the guards, or nothing and return why not."""
+    taken: list[ReplicaOrder] = []
+    for replica in order.replicas:
+        reason = _refusal(order, replica, nodes, devices)
+        if reason is not None:
+            for earlier in taken:
+                _add(earlier, nodes, devices, -1)
+            return reason
+        _add(replica, nodes, devices, 1)
+        taken.append(replica)
+    return None
+
+
+def give_back(
+    allocation: Allocation,
+    nodes: Mapping[NodeId, NodeGuard],
+    devices: Mapping[GpuId, DeviceGuard],
+) -> None:
+    """Return what one allocation held to the guards."""
+    if allocation.gpu_id is None:
+        node = nodes[allocation.node_id]
+        node.cpu_milli_used -= allocation.cpu_milli
+        node.memory_mib_used -= allocation.memory_mib
+        node.ephemeral_mib_used -= allocation.ephemeral_mib
+        node.changed = True
+        return
+    device = devices[allocation.gpu_id]
+    device.allocated_milli -= allocation.gpu_milli
+    if allocation.mig_start is not None:
+        device.allocated_mig_mask &= ~(1 << allocation.mig_start)
+    device.changed = True
+
+
+def _refusal(
+    order: PlacementOrder,
+    replica: ReplicaOrder,
+    nodes: Mapping[NodeId, NodeGuard],
+    devices: Mapping[GpuId, DeviceGuard],
+) -> Reason | None:
+    node = nodes.get(replica.node_id)
+    if node is None:
+        return Reason(Word.NOT_READY, "The node is not known any more.")
+    for word, total, used, asked, unit in (
+        (Word.CPU, node.cpu_milli, node.cpu_milli_used, replica.cpu_milli, "milli-CPU"),
+        (Word.MEMORY, node.memory_mib, node.memory_mib_used, replica.memory_mib, "MiB of memory"),
+        (
+            Word.EPHEMERAL_STORAGE,
+            node.ephemeral_mib,
+            node.ephemeral_mib_used,
+            replica.ephemeral_mib,
+            "MiB of ephemeral storage",
+        ),
+    ):
+        if used + asked > total:
+            return Reason(word, f"The node has {total - used} {unit} left, {asked} are needed.")
+    seen: set[GpuId] = set()
+    for gpu_id, milli in share_of(replica, devices):
+        device = devices.get(gpu_id)
+        if device is None or device.node_id != replica.node_id or gpu_id in seen:
+            return Reason(Word.GPU_COUNT, f"{gpu_id} is not a GPU of this node to be had.")
+        seen.add(gpu_id)
+        reason = _device_refusal(order, replica, device, milli)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _device_refusal(
+    order: PlacementOrder, replica: ReplicaOrder, device: DeviceGuard, milli: int
+) -> Reason | None:
+    if device.down:
+        return Reason(Word.NOT_READY, f"{device.gpu_id} is down.")
+    if device.reservation_id is not None and device.reservation_id != order.reservation_id:
+        return Reason(Word.RESERVED, f"{device.gpu_id} is reserved for others.")
+    if replica.mig is None:
+        if not 0 < milli <= WHOLE_GPU_MILLI - device.allocated_milli or device.allocated_mig_mask:
+            left = 0 if device.allocated_mig_mask else WHOLE_GPU_MILLI - device.allocated_milli
+            return Reason(Word.GPU_COUNT, f"{device.gpu_id} has {left} of {milli} milli left.")
+        return None
+    in_use = device.allocated_mig_mask & 1 << replica.mig.start
+    shared = device.allocated_milli and not device.allocated_mig_mask
+    if in_use or shared or device.allocated_milli + milli > WHOLE_GPU_MILLI:
+        return Reason(Word.MIG_UNAVAILABLE, f"{replica.mig.profile} of {device.gpu_id} is in use.")
+    return None
+
+
+def _add(
+    replica: ReplicaOrder,
+    nodes: Mapping[NodeId, NodeGuard],
+    devices: Mapping[GpuId, DeviceGuard],
+    sign: int,
+) -> None:
+    node = nodes[replica.node_id]
+    node.cpu_milli_used += sign * replica.cpu_milli
+    node.memory_mib_used += sign * replica.memory_mib
+    node.ephemeral_mib_used += sign * replica.ephemeral_mib
+    node.changed = True
+    for gpu_id, milli in share_of(replica, devices):
+        device = devices[gpu_id]
+        device.allocated_milli += sign * milli
+        if replica.mig is not None:
+            device.allocated_mig_mask ^= 1 << replica.mig.start
+        device.changed = True
+
+
+def fits_beside(
+    wanted: Reservation, others: Iterable[Reservation], device_count: int
+) -> tuple[bool, int]:
+    """Return whether a reservation fits beside the others, and how many GPUs are left for it.
+
+    Args:
+        others: Reservations of the same cluster and model that are scheduled or active.
+        device_count: How many GPUs of the model the cluster has.
+    """
+    beside = [
+        each
+        for each in others
+        if each.start_at < wanted.end_at and wanted.start_at < each.end_at and each.id != wanted.id
+    ]
+    instants = {wanted.start_at, *(each.start_at for each in beside)}
+    most = max(
+        sum(each.gpu_count for each in beside if each.start_at <= at < each.end_at)
+        for at in instants
+        if wanted.start_at <= at < wanted.end_at
+    )
+    return most + wanted.gpu_count <= device_count, max(0, device_count - most)
+
+
+def choose_devices(
+    count: int, devices: Sequence[DeviceGuard], kept: frozenset[GpuId] = frozenset()
+) -> tuple[GpuId, ...]:
+    """Return which devices a reservation takes: healthy and unused first, whole nodes first.
+
+    Args:
+        count: How many.
+        devices: Devices of the model that no other reservation holds.
+        kept: Devices it should take before all others.
+    """
+    free_on: dict[UUID, int] = {}
+    for each in devices:
+        free_on[each.node_id] = free_on.get(each.node_id, 0) + (
+            not each.down and not each.allocated_milli
+        )
+    ordered = sorted(
+        devices,
+        key=lambda each: (
+            each.gpu_id not in kept,
+            each.down,
+            each.allocated_milli > 0,
+            -free_on[each.node_id],
+            str(each.node_id),
+            each.gpu_id,
+        ),
+    )
+    return tuple(each.gpu_id for each in ordered[:count])
+
+
+def node_faults(guards: Iterable[NodeGuard], held: Iterable[Allocation]) -> list[str]:
+    """Return a sentence for each node whose guard is not the sum of what is held there."""
+    sums: dict[NodeId, list[int]] = {}
+    for row in held:
+        found = sums.setdefault(row.node_id, [0, 0, 0])
+        found[0] += row.cpu_milli
+        found[1] += row.memory_mib
+        found[2] += row.ephemeral_mib
+    faults = []
+    for guard in guards:
+        used = [guard.cpu_milli_used, guard.memory_mib_used, guard.ephemeral_mib_used]
+        found = sums.pop(guard.node_id, [0, 0, 0])
+        if used != found:
+            faults.append(f"Node {guard.node_id}: guard says {used} used, allocations {found}.")
+    faults.extend(f"Node {node_id} has allocations and no guard." for node_id in sums)
+    return faults
+
+
+def device_faults(guards: Iterable[DeviceGuard], held: Iterable[Allocation]) -> list[str]:
+    """Return a sentence for each device sold twice or whose guard is not what is held of it."""
+    on: dict[GpuId, list[Allocation]] = {}
+    for row in held:
+        if row.gpu_id is not None:
+            on.setdefault(row.gpu_id, []).append(row)
+    faults = []
+    for guard in guards:
+        rows = on.pop(guard.gpu_id, [])
+        milli = sum(row.gpu_milli for row in rows)
+        starts = [row.mig_start for row in rows if row.mig_start is not None]
+        mask = sum(1 << start for start in set(starts))
+        if milli > WHOLE_GPU_MILLI or len(starts) != len(set(starts)):
+            faults.append(f"{guard.gpu_id} is sold twice: {milli} of 1000, MIG starts {starts}.")
+        if (guard.allocated_milli, guard.allocated_mig_mask) != (milli, mask):
+            faults.append(
+                f"{guard.gpu_id}: guard says {guard.allocated_milli} milli and mask "
+                f"{guard.allocated_mig_mask:#x}, allocations {milli} and {mask:#x}."
+            )
+    faults.extend(f"{gpu_id} has allocations and no guard." for gpu_id in on)
+    return faults

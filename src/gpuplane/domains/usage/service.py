@@ -1,0 +1,224 @@
+"""Use cases of the ledger: follow the devices, remember jobs, answer what was used.
+
+The callers' transaction is the ledger's: what closes and what opens commit together.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuplane.core.ids import AllocationId, ClusterId, GpuId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.usage import repository
+from gpuplane.domains.usage.errors import BadUsageQuery
+from gpuplane.domains.usage.rules import (
+    DIMENSIONS,
+    LABEL_PREFIX,
+    MAX_DAYS,
+    DeviceChange,
+    DeviceFacts,
+    DeviceInterval,
+    DeviceState,
+    Holding,
+    JobFacts,
+    LedgerPlan,
+    Share,
+    StateTotals,
+    UsageQuery,
+    UsageRow,
+    end_interval,
+    plan_changes,
+    split_days,
+)
+from gpuplane.kit.ids import new_id
+
+__all__ = [
+    "DeviceChange",
+    "DeviceFacts",
+    "DeviceInterval",
+    "DeviceState",
+    "Holding",
+    "JobFacts",
+    "Share",
+    "StateTotals",
+    "UsageQuery",
+    "UsageRow",
+]
+
+MAX_INTERVALS = 50_000
+"""Most intervals one timeline reads."""
+
+
+def remember_devices(session: WriteSession, devices: Sequence[DeviceFacts]) -> None:
+    """Keep what devices are, so that their intervals can be told by node and model for ever."""
+    repository.store_devices(session, devices)
+
+
+def remember_jobs(session: WriteSession, jobs: Sequence[JobFacts]) -> None:
+    """Keep what questions to the ledger group jobs by; called at submit and when it changes."""
+    repository.store_jobs(session, jobs)
+
+
+def apply_changes(session: WriteSession, changes: Sequence[DeviceChange], at: int) -> int:
+    """End and begin the intervals of devices that changed; return how many intervals began.
+
+    A device that already is what the change says is left alone. Each device is named once, is
+    remembered, and is locked by the caller where several writers exist.
+    """
+    gpu_ids = [change.gpu_id for change in changes]
+    current = repository.load_open(session, gpu_ids)
+    missing = [gpu_id for gpu_id in gpu_ids if gpu_id not in current]
+    ends = repository.load_ends(session, missing)
+    plan = plan_changes(current, ends, changes, at)
+    if not plan.begun:
+        return 0
+    facts = repository.load_devices(session, [each.gpu_id for each in plan.begun])
+    repository.store_plan(session, plan, facts, [new_id() for _ in plan.begun])
+    return len(plan.begun)
+
+
+def end_devices(session: WriteSession, gpu_ids: Sequence[GpuId], at: int) -> None:
+    """End the rows of devices that are gone for good; if one comes back, its absence was down."""
+    plan = LedgerPlan()
+    for current in repository.load_open(session, gpu_ids).values():
+        end_interval(plan, current, at)
+    repository.store_plan(session, plan, {}, [])
+
+
+def begin_holdings(session: WriteSession, holdings: Sequence[Holding], at: int) -> None:
+    """Meter CPU and memory from now on."""
+    repository.insert_holdings(session, holdings, at)
+
+
+def end_holdings(session: WriteSession, allocation_ids: Sequence[AllocationId], at: int) -> None:
+    """Stop metering the CPU and memory of these allocations; again changes nothing."""
+    repository.end_holdings(session, allocation_ids, at)
+
+
+def list_devices(
+    session: ReadSession, cluster_id: ClusterId | None = None
+) -> tuple[DeviceFacts, ...]:
+    """Return every device the ledger knows, by node and index."""
+    return repository.list_devices(session, cluster_id)
+
+
+def list_intervals(
+    session: ReadSession,
+    from_at: int,
+    to_at: int,
+    cluster_id: ClusterId | None = None,
+    gpu_ids: Sequence[GpuId] = (),
+    limit: int = MAX_INTERVALS,
+) -> tuple[DeviceInterval, ...]:
+    """Return the intervals that touch a window, by device and start, for a timeline."""
+    return repository.list_intervals(session, from_at, to_at, cluster_id, gpu_ids, limit)
+
+
+def sum_states(
+    session: ReadSession, from_at: int, to_at: int, now: int, cluster_id: ClusterId | None = None
+) -> tuple[StateTotals, ...]:
+    """Return where device time went, by cluster; open intervals count to now."""
+    end = min(to_at, now)
+    if end <= from_at:
+        return ()
+    return repository.sum_states(session, from_at, end, cluster_id)
+
+
+def sum_usage(session: ReadSession, query: UsageQuery, now: int) -> tuple[UsageRow, ...]:
+    """Return what was used, one row for each group, open intervals counted to now.
+
+    Simulated use is never in a row with real use.
+
+    Raises:
+        BadUsageQuery: If a dimension is unknown or the window touches too many days.
+    """
+    _check_query(query, now)
+    end = min(query.to_at, now)
+    if end <= query.from_at:
+        return ()
+    windows = [("", query.from_at, end)]
+    if "day" in query.group_by:
+        windows = split_days(query.from_at, end)
+    sums: dict[tuple[object, ...], dict[str, int]] = {}
+    for day, low, high in windows:
+        rows = repository.sum_gpu_time(session, query, low, high)
+        if query.gpu_id is None and query.model is None:
+            rows.extend(repository.sum_host_time(session, query, low, high))
+        for row in rows:
+            _add(sums, query, day, row)
+    return tuple(
+        UsageRow(
+            {
+                name: None if value is None else str(value)
+                for name, value in zip(query.group_by, key[1:], strict=True)
+            },
+            bool(key[0]),
+            gpu_busy=found.get("busy", 0),
+            gpu_idle=found.get("idle", 0),
+            gpu_reserved=found.get("reserved", 0),
+            gpu_reserved_billable=found.get("paid", 0),
+            cpu=found.get("cpu", 0),
+            memory=found.get("memory", 0),
+        )
+        for key, found in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))
+    )
+
+
+def check(session: ReadSession, now: int) -> list[str]:
+    """Return a sentence for each broken promise of the ledger: tiling, sums, totals."""
+    faults = repository.find_faults(session)
+    for totals in sum_states(session, 0, now, now):
+        if not totals.adds_up:
+            faults.append(
+                f"Cluster {totals.cluster_id}: states add up to {sum(totals.states.values())} ms, "
+                f"wall clock is {totals.wall_clock} ms."
+            )
+    return faults
+
+
+def list_open_shares(session: ReadSession) -> dict[tuple[object, GpuId], int]:
+    """Return the milli-share of each (holder, device) in an open interval, for checks."""
+    return {(holder, gpu): milli for holder, gpu, milli in repository.list_open_shares(session)}
+
+
+def list_open_states(session: ReadSession) -> dict[GpuId, DeviceState]:
+    """Return what every device is now, for checks."""
+    return repository.list_open_states(session)
+
+
+def list_open_holdings(session: ReadSession) -> set[AllocationId]:
+    """Return the allocations whose CPU and memory are being metered, for checks."""
+    return {AllocationId(each) for each in repository.list_open_holdings(session)}
+
+
+def _check_query(query: UsageQuery, now: int) -> None:
+    for name in query.group_by:
+        if name not in DIMENSIONS and not (
+            name.startswith(LABEL_PREFIX) and len(name) > len(LABEL_PREFIX)
+        ):
+            raise BadUsageQuery(
+                f"Usage cannot be grouped by {name!r}.",
+                field="group_by",
+                fix=f"Use {', '.join(DIMENSIONS)} or label:KEY.",
+            )
+    days = len(split_days(query.from_at, min(query.to_at, now))) if "day" in query.group_by else 0
+    if days > MAX_DAYS:
+        raise BadUsageQuery(
+            f"The window has {days} days; at most {MAX_DAYS} can be told by day.",
+            field="from",
+            fix="Ask for a shorter window, or do not group by day.",
+        )
+
+
+def _add(
+    sums: dict[tuple[object, ...], dict[str, int]],
+    query: UsageQuery,
+    day: str,
+    row: dict[str, Any],
+) -> None:
+    """Add one row of sums (`NAME_s` of whole seconds, `NAME_ms` of the rest) to its group."""
+    values = [day if name == "day" else row[f"k{i}"] for i, name in enumerate(query.group_by)]
+    found = sums.setdefault((row["simulated"], *values), {})
+    for name in ("busy", "idle", "reserved", "paid", "cpu", "memory"):
+        if f"{name}_s" in row:
+            amount = int(row[f"{name}_s"]) * 1000 + int(row[f"{name}_ms"])
+            found[name] = found.get(name, 0) + amount

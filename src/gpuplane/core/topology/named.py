@@ -53,6 +53,15 @@ def named_topology(name: str, gpu_count: int) -> LinkMatrix:
     return _pcie(gpu_count) if match[1] == "pcie" else _pcie_dual_socket(gpu_count)
 
 
+def unknown_topology(gpu_count: int) -> LinkMatrix:
+    """Return the matrix of a node whose links nobody has read: it claims nothing.
+
+    Every pair is SYS and every GPU on a NUMA node of its own, so that a required preference is
+    refused rather than granted on a guess.
+    """
+    return _uniform(tuple(range(gpu_count)), 0, PcieLink.SYS, PcieLink.SYS)
+
+
 def described_topology(description: str, gpu_count: int) -> LinkMatrix:
     """Return the matrix of a node that is described by a name or by `nvidia-smi topo -m`.
 

@@ -118,6 +118,12 @@ def test_two_halves_leave_the_low_one_for_the_larger_profile() -> None:
     assert layout.with_instance("3g.40gb", start).best_placement("4g.40gb") == 0
 
 
+def test_among_equals_the_place_that_leaves_the_largest_instance_wins() -> None:
+    # After a 2g at 0, slices 3 and 6 keep equally many places; only 3 keeps the 3g at 4.
+    layout = layout_of(A100, [("2g.20gb", 0)])
+    assert layout.best_placement("1g.10gb") == 3
+
+
 def test_an_instance_can_be_taken_out_again() -> None:
     layout = layout_of(A100, [("3g.40gb", 0), ("3g.40gb", 4)])
     assert layout.without_instance(0) == layout_of(A100, [("3g.40gb", 4)])

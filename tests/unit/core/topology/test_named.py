@@ -2,12 +2,14 @@
 
 import pytest
 
-from gpuplane.core.topology.matrix import PcieLink, parse_topo_matrix
+from gpuplane.core.topology.matrix import LinkPreference, PcieLink, parse_topo_matrix
 from gpuplane.core.topology.named import (
     TOPOLOGY_NAMES,
     described_topology,
     named_topology,
+    unknown_topology,
 )
+from gpuplane.core.topology.tables import topology_class
 from tests.unit.core.topology.matrices import CUBE_MESH, MIXED_5, real_matrices
 
 
@@ -77,3 +79,11 @@ def test_named_machines_equal_their_real_listings() -> None:
     assert named_topology("pcie-4", 4) == real["rtx_4x_single_socket_phb.txt"]
     assert named_topology("nvlink-4", 4) == real["a100_4x_nv4.txt"]
     assert named_topology("nvswitch-8", 8).nvlinks == real["h100_hgx_8x_10nic.txt"].nvlinks
+
+
+def test_an_unknown_wiring_fulfils_no_required_preference() -> None:
+    entry = topology_class(unknown_topology(4))
+    for preference in (LinkPreference.NVLINK, LinkPreference.SAME_NUMA, LinkPreference.SAME_PCIE):
+        assert entry.best_subset(0xF, 2, preference, required=True) is None
+        assert entry.best_subset(0xF, 2, preference) == 0b0011
+        assert entry.preference_score(0b0011, preference) == 50

@@ -143,3 +143,27 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
     except ValueError as error:
         refused = str(error)
     assert count >= 1 or refused.startswith("line ")
+
+
+def test_every_mask_and_count_of_sixteen_gpus_gives_the_most_bandwidth() -> None:
+    matrix = nested_switches_16()
+    masks = np.arange(1 << 16)
+    has = [masks >> i & 1 for i in range(16)]
+    # The weights of the published optima: PIX 5 .. SYS 1.
+    weight = np.zeros(masks.size, dtype=np.int64)
+    for i in range(16):
+        for j in range(i):
+            weight += has[i] * has[j] * (int(matrix.pcie[i][j]) + 1)
+    sizes = np.sum(has, axis=0)
+    entry = topology_class(matrix)
+    for count in range(1, 17):
+        best = np.where(sizes == count, weight, -1)
+        for bit in range(16):
+            halves = best.reshape(-1, 2, 1 << bit)
+            halves[:, 1] = np.maximum(halves[:, 1], halves[:, 0])
+        row = entry.subset_row(count, LinkPreference.NONE, required=False).astype(np.int64)
+        assert np.array_equal(row > 0, sizes >= count)
+        fits = row > 0
+        assert np.array_equal(sizes[row[fits]], np.full(fits.sum(), count))
+        assert (row[fits] & ~masks[fits] == 0).all()
+        assert np.array_equal(weight[row[fits]], best[fits])

@@ -1,0 +1,63 @@
+"""Use cases of placements; other packages import from here.
+
+Every verb keeps guards, allocations and the ledger together in the caller's transaction.
+"""
+
+from gpuplane.domains.placements.rules import (
+    Allocation,
+    PlacementOrder,
+    PlacementResult,
+    ReplicaOrder,
+    Reservation,
+    ReservationState,
+)
+from gpuplane.domains.placements.service.devices import register_devices, retire_devices
+from gpuplane.domains.placements.service.orders import (
+    mark_busy,
+    mark_idle,
+    place,
+    release,
+    release_replicas,
+)
+from gpuplane.domains.placements.service.reading import (
+    check,
+    held_by_jobs,
+    list_for_jobs,
+    list_open,
+    reserved_devices,
+)
+from gpuplane.domains.placements.service.reservations import (
+    ReservationChanges,
+    advance_reservations,
+    cancel_reservation,
+    create_reservation,
+    get_reservation,
+    list_reservations,
+)
+
+__all__ = [
+    "Allocation",
+    "PlacementOrder",
+    "PlacementResult",
+    "ReplicaOrder",
+    "Reservation",
+    "ReservationChanges",
+    "ReservationState",
+    "advance_reservations",
+    "cancel_reservation",
+    "check",
+    "create_reservation",
+    "get_reservation",
+    "held_by_jobs",
+    "list_for_jobs",
+    "list_open",
+    "list_reservations",
+    "mark_busy",
+    "mark_idle",
+    "place",
+    "register_devices",
+    "release",
+    "release_replicas",
+    "reserved_devices",
+    "retire_devices",
+]

@@ -1,0 +1,170 @@
+"""Place whole attempts, follow their work, give back what they held."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpuplane.core.ids import (
+    AllocationId,
+    AttemptId,
+    GpuId,
+    NodeId,
+    ReplicaId,
+)
+from gpuplane.core.reasons import Reason
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.placements import repository
+from gpuplane.domains.placements.rules import (
+    Allocation,
+    DeviceGuard,
+    NodeGuard,
+    PlacementOrder,
+    PlacementResult,
+    ReplicaOrder,
+    give_back,
+    share_of,
+    take,
+)
+from gpuplane.domains.placements.service.following import follow
+from gpuplane.domains.usage import service as usage
+from gpuplane.domains.usage.service import Holding
+from gpuplane.kit.ids import new_id
+
+
+def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> PlacementResult:
+    """Give each order all it asks or nothing, in the order given, against the guards as they are.
+
+    Placing again what is placed already changes nothing and counts as placed. New allocations
+    are idle until `mark_busy`.
+    """
+    attempt_ids = [order.attempt_id for order in orders]
+    held = {each.replica_id for each in repository.open_of_attempts(session, attempt_ids)}
+    todo = [
+        replace(order, replicas=tuple(r for r in order.replicas if r.replica_id not in held))
+        if held
+        else order
+        for order in orders
+    ]
+    replicas = [replica for order in todo for replica in order.replicas]
+    nodes = repository.lock_nodes(session, {replica.node_id for replica in replicas})
+    devices = repository.lock_devices(session, _gpu_ids(replicas))
+    refused: dict[AttemptId, Reason] = {}
+    rows: list[Allocation] = []
+    for order in todo:
+        reason = take(order, nodes, devices)
+        if reason is None:
+            rows.extend(_allocations(order, devices, at))
+        else:
+            refused[order.attempt_id] = reason
+    repository.store_guards(session, nodes.values(), devices.values())
+    repository.insert_allocations(session, rows)
+    usage.begin_holdings(session, [_holding(r, nodes) for r in rows if r.gpu_id is None], at)
+    follow(session, {r.gpu_id for r in rows if r.gpu_id is not None}, devices, at)
+    placed = tuple(each for each in attempt_ids if each not in refused)
+    return PlacementResult(placed, refused)
+
+
+def mark_busy(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:
+    """Say that these attempts work from now on; again changes nothing."""
+    _mark(session, attempt_ids, at, at)
+
+
+def mark_idle(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:
+    """Say that these attempts hold what they have and do not work (paused, stopping, lost)."""
+    _mark(session, attempt_ids, at, None)
+
+
+def release(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> int:
+    """Give back all that these attempts hold; return how many allocations ended. Idempotent."""
+    return _release(session, lambda: repository.open_of_attempts(session, attempt_ids), at)
+
+
+def release_replicas(session: WriteSession, replica_ids: Sequence[ReplicaId], at: int) -> int:
+    """Give back what single replicas hold, when a job shrinks; idempotent."""
+    return _release(session, lambda: repository.open_of_replicas(session, replica_ids), at)
+
+
+def _mark(
+    session: WriteSession, attempt_ids: Sequence[AttemptId], at: int, since: int | None
+) -> None:
+    found = repository.open_of_attempts(session, attempt_ids)
+    guards = repository.lock_devices(session, _held_gpus(found))
+    ids = [row.id for row in found if (row.busy_since is None) is not (since is None)]
+    if not ids:
+        return
+    repository.set_busy(session, ids, since)
+    follow(session, guards, guards, at)
+
+
+def _release(session: WriteSession, find: Callable[[], list[Allocation]], at: int) -> int:
+    """Lock what these hold, read again what is still held, and give it back."""
+    found = find()
+    if not found:
+        return 0
+    nodes = repository.lock_nodes(session, {row.node_id for row in found})
+    devices = repository.lock_devices(session, _held_gpus(found))
+    if session.dialect == "postgresql":
+        found = find()
+    for row in found:
+        give_back(row, nodes, devices)
+    repository.end_allocations(session, [row.id for row in found], at)
+    repository.store_guards(session, nodes.values(), devices.values())
+    usage.end_holdings(session, [row.id for row in found if row.gpu_id is None], at)
+    follow(session, devices, devices, at)
+    session.wake("scheduler")
+    return len(found)
+
+
+def _allocations(
+    order: PlacementOrder, devices: Mapping[GpuId, DeviceGuard], at: int
+) -> Iterable[Allocation]:
+    """Return a row for each replica's part of its node and one for each of its devices."""
+    for replica in order.replicas:
+        parts: list[tuple[GpuId | None, int]] = [(None, 0), *share_of(replica, devices)]
+        for gpu_id, milli in parts:
+            on_node, mig = gpu_id is None, replica.mig if gpu_id is not None else None
+            yield Allocation(
+                AllocationId(new_id()),
+                order.job_id,
+                order.attempt_id,
+                replica.replica_id,
+                replica.rank,
+                order.tenant_id,
+                order.project_id,
+                order.cluster_id,
+                replica.node_id,
+                gpu_id,
+                milli,
+                mig.profile if mig is not None else None,
+                mig.start if mig is not None else None,
+                replica.cpu_milli if on_node else 0,
+                replica.memory_mib if on_node else 0,
+                replica.ephemeral_mib if on_node else 0,
+                at,
+            )
+
+
+def _holding(row: Allocation, nodes: Mapping[NodeId, NodeGuard]) -> Holding:
+    return Holding(
+        row.id,
+        row.job_id,
+        row.tenant_id,
+        row.project_id,
+        row.cluster_id,
+        row.node_id,
+        nodes[row.node_id].simulated,
+        row.cpu_milli,
+        row.memory_mib,
+    )
+
+
+def _gpu_ids(replicas: Iterable[ReplicaOrder]) -> set[GpuId]:
+    found: set[GpuId] = set()
+    for replica in replicas:
+        found.update(replica.gpu_ids)
+        if replica.mig is not None:
+            found.add(replica.mig.gpu_id)
+    return found
+
+
+def _held_gpus(rows: Iterable[Allocation]) -> set[GpuId]:
+    return {row.gpu_id for row in rows if row.gpu_id is not None}

@@ -136,11 +136,11 @@ class Fleet:
         taints = [tuple(sorted(set(node.taints))) for node in nodes]
         self.taint_sets, self.taint_set = _intern(taints)
         self.topologies: tuple[LinkMatrix, ...]
-        kinds = list(dict.fromkeys(n.topology for n in nodes if n.topology is not None))
-        self.topologies = tuple(kinds)
-        places = {matrix: i for i, matrix in enumerate(kinds)}
+        matrices = [_known_topology(node) for node in nodes]
+        self.topologies = tuple(dict.fromkeys(each for each in matrices if each is not None))
+        places = {matrix: i for i, matrix in enumerate(self.topologies)}
         self.topology_index: Ints = _ints(
-            -1 if node.topology is None else places[node.topology] for node in nodes
+            -1 if matrix is None else places[matrix] for matrix in matrices
         )
 
     def _make_gpu_columns(self, nodes: Sequence[NodeFacts]) -> None:
@@ -211,9 +211,10 @@ class Fleet:
             self._label_masks[key, value] = found
         return found
 
-    def gpu_id(self, node: int, gpu: int) -> GpuId:
-        """Return the id of the GPU with this index on a node."""
-        return self.gpu_ids[node][gpu]
+    def gpu_ids_of(self, node: int, mask: int) -> tuple[GpuId, ...]:
+        """Return the ids of a node's GPUs in a mask, by index."""
+        ids = self.gpu_ids[node]
+        return tuple(ids[bit] for bit in bits_of(mask))
 
     def gpu_bits(self, matches: Bools) -> Masks:
         """Return a (gpu, node) table of truth as one mask a node."""
@@ -348,6 +349,12 @@ class Fleet:
 
 def _slots(node: NodeFacts) -> int:
     return max((gpu.index + 1 for gpu in node.gpus), default=0)
+
+
+def _known_topology(node: NodeFacts) -> LinkMatrix | None:
+    """Return the node's matrix, or None when it says nothing of some of the node's GPUs."""
+    matrix = node.topology
+    return matrix if matrix is not None and matrix.gpu_count >= _slots(node) else None
 
 
 def _ints(values: Iterable[int]) -> Ints:

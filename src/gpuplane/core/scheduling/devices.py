@@ -1,0 +1,96 @@
+"""Which devices of a chosen node a replica gets.
+
+Owns the choice inside one node: link tables for whole GPUs, best fit for shares, the fullest GPU
+for MIG instances. Never compares nodes.
+"""
+
+import numpy as np
+
+from gpuplane.core.fleet.columns import Fleet, Take, bits_of
+from gpuplane.core.scheduling.bench import Row
+from gpuplane.core.scheduling.filters import mig_starts
+from gpuplane.core.scheduling.fragmentation import choose_share_gpu
+from gpuplane.core.scheduling.needs import Need
+from gpuplane.core.scheduling.policy import PlacementPolicy
+from gpuplane.core.topology.tables import SubsetTable, topology_class
+
+_FRAGMENT_AWARE = frozenset({PlacementPolicy.FRAGMENTATION, PlacementPolicy.BALANCED})
+
+
+def choose_devices(row: Row, node: int) -> Take:
+    """Return what one replica of the class takes from a node that fits it.
+
+    Raises:
+        ValueError: If the node does not fit the class.
+    """
+    need, resources = row.need, row.need.resources
+    gpu_mask = 0
+    mig = None
+    if need.is_mig:
+        gpu, start = _choose_instance(need, row.fleet, node)
+        mig = (gpu, resources.mig_profile or "", start)
+    elif need.is_share:
+        gpu_mask = 1 << _choose_share(row, node)
+    elif need.wants_gpus:
+        gpu_mask = _choose_gpus(row, node)
+    return Take(
+        node,
+        gpu_mask,
+        resources.gpu_milli,
+        resources.cpu_milli,
+        resources.memory_mib,
+        resources.ephemeral_mib,
+        mig,
+    )
+
+
+def _choose_gpus(row: Row, node: int) -> int:
+    need, fleet = row.need, row.fleet
+    count = need.resources.gpu_count
+    free = int(fleet.gpu_free_mask[node]) & int(need.granted_mask[node])
+    place = int(fleet.topology_index[node])
+    if place >= 0:
+        found = int(_subset_row(row, place)[free])
+        if found:
+            return found
+    bits = bits_of(free)[:count]
+    if len(bits) < count:
+        raise ValueError(f"{fleet.nodes[node].name} has {len(bits)} GPUs free, {count} asked")
+    return sum(1 << bit for bit in bits)
+
+
+def _subset_row(row: Row, place: int) -> SubsetTable:
+    table = row.subset_rows.get(place)
+    if table is None:
+        placement = row.need.placement
+        table = topology_class(row.fleet.topologies[place]).subset_row(
+            row.need.resources.gpu_count, placement.links, required=placement.links_required
+        )
+        row.subset_rows[place] = table
+    return table
+
+
+def _choose_share(row: Row, node: int) -> int:
+    need, fleet, context = row.need, row.fleet, row.context
+    if context.policy.placement in _FRAGMENT_AWARE:
+        return choose_share_gpu(need, fleet, node, context.mix)
+    granted = int(need.granted_mask[node])
+    free = fleet.gpu_free_milli[:, node]
+    fitting = [(int(free[g]), g) for g in bits_of(granted) if free[g] >= need.resources.gpu_milli]
+    if not fitting:
+        raise ValueError(f"the share fits on no GPU of {fleet.nodes[node].name}")
+    return min(fitting)[1]
+
+
+def _choose_instance(need: Need, fleet: Fleet, node: int) -> tuple[int, int]:
+    """Return (GPU, first slice) of a free instance, on the GPU with the fewest instances free."""
+    starts = mig_starts(need, fleet, np.array([node]), need.granted_mask)[:, 0]
+    free = [(_free_instances(fleet, node, int(g)), int(g)) for g in np.flatnonzero(starts)]
+    if not free:
+        raise ValueError(f"no instance of the profile is free on {fleet.nodes[node].name}")
+    gpu = min(free)[1]
+    return gpu, bits_of(int(starts[gpu]))[0]
+
+
+def _free_instances(fleet: Fleet, node: int, gpu: int) -> int:
+    return sum(int(column[gpu, node]).bit_count() for column in fleet.mig_free.values())

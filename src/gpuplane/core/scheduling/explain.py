@@ -1,0 +1,134 @@
+"""Sentences for people: why a workload waits, where it goes and why there.
+
+Owns the words of scheduling and nothing else; every sentence follows from values given.
+"""
+
+from collections.abc import Sequence
+
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.fleet.columns import Fleet, bits_of
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.placement import Level, Spots
+from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.topology.matrix import LinkPreference
+from gpuplane.core.workloads import ResourceRequest
+
+_SENTENCES: dict[Word, tuple[str, str]] = {
+    Word.NOT_READY: ("no node is ready", "Wait for a node to come back."),
+    Word.CORDONED: ("the nodes left are cordoned", "Uncordon a node, or wait."),
+    Word.MAINTENANCE: (
+        "on the nodes left a maintenance starts before it would end",
+        "Shorten the estimated duration, or wait for the maintenance to pass.",
+    ),
+    Word.UNTOLERATED_TAINT: (
+        "the nodes left have taints that it does not tolerate",
+        "Add a toleration.",
+    ),
+    Word.SELECTOR: ("no node left carries the labels of its selector", "Change the selector."),
+    Word.GPU_MODEL: ("no node left has the GPU model", "Ask for another model, or for any."),
+    Word.GPU_MEMORY: ("no GPU left has that much memory", "Ask for less GPU memory."),
+    Word.GPU_ARCHITECTURE: (
+        "no GPU left has the architecture",
+        "Ask for another architecture, or for any.",
+    ),
+    Word.RDMA: ("no node left is on the RDMA fabric", "Ask for another fabric, or for none."),
+    Word.NODE_TOO_SMALL: (
+        "no node left is large enough even when it is empty",
+        "Ask for less per replica, or use more replicas.",
+    ),
+    Word.MIG_UNAVAILABLE: (
+        "no free instance of the MIG profile is left",
+        "Wait, ask for another profile, or have a GPU partitioned.",
+    ),
+    Word.CPU: ("the nodes left have too little free CPU", "Wait, or ask for less CPU."),
+    Word.MEMORY: ("the nodes left have too little free memory", "Wait, or ask for less memory."),
+    Word.EPHEMERAL_STORAGE: (
+        "the nodes left have too little free ephemeral storage",
+        "Wait, or ask for less ephemeral storage.",
+    ),
+    Word.GPU_COUNT: ("the nodes left have too few GPUs free", "Wait, or ask for fewer GPUs."),
+    Word.TOPOLOGY: (
+        "no node left has free GPUs joined as required",
+        "Make the link preference preferred instead of required, or wait.",
+    ),
+    Word.AFFINITY: (
+        "the nodes left are ruled out by the jobs it must be near to or apart from",
+        "Wait, or drop the affinity.",
+    ),
+    Word.RESERVED: ("what is free is reserved for others", "Wait, or make a reservation."),
+    Word.GANG: ("not all replicas fit at once", "Wait, or lower the minimum of replicas."),
+    Word.BEHIND_HEAD: (
+        "what is free is kept for work that stands before it",
+        "Wait, or state a duration that ends before that work can start.",
+    ),
+    Word.QUOTA_EXCEEDED: (
+        "the flavors with quota left have no node for it",
+        "Wait, or ask for a model that the queue has quota for.",
+    ),
+}
+
+
+def describe_request(resources: ResourceRequest) -> str:
+    """Return what one replica asks for, as people say it."""
+    if resources.mig_profile is not None:
+        return f"a MIG instance {resources.mig_profile}"
+    model = f" of {resources.gpu_model}" if resources.gpu_model else ""
+    if resources.gpu_count == 0:
+        return f"{resources.cpu_milli / 1000:g} CPU and {resources.memory_mib} MiB"
+    if resources.gpu_milli < WHOLE_GPU_MILLI:
+        return f"{resources.gpu_milli / 10:g} % of a GPU{model}"
+    plural = "" if resources.gpu_count == 1 else "s"
+    return f"{resources.gpu_count} GPU{plural}{model}"
+
+
+def describe_refusal(
+    workload: Workload, word: Word, counts: Sequence[tuple[Word, int]], nodes: int, placeable: int
+) -> Reason:
+    """Return the dominant reason as a value.
+
+    Args:
+        workload: What is refused.
+        word: The dominant word.
+        counts: Nodes refused per filter.
+        nodes: Nodes looked at in all.
+        placeable: Replicas that would fit now.
+    """
+    what, fix = _SENTENCES[word]
+    asked = describe_request(workload.resources)
+    refused = dict(counts).get(word)
+    tail = f" ({refused} of {nodes} nodes)" if refused else ""
+    if nodes == 0:
+        return Reason(Word.NO_CLUSTER, "There is no node in the clusters it may use.", "Add one.")
+    if word is Word.GANG:
+        count = workload.replicas.count
+        return Reason(word, f"Needs {count} replicas of {asked} at once; {placeable} fit now.", fix)
+    return Reason(word, f"Needs {asked}; {what}{tail}.", fix)
+
+
+def explain_placement(
+    workload: Workload, fleet: Fleet, spots: Spots, policy: str, notes: Sequence[str]
+) -> tuple[str, ...]:
+    """Return why it goes there: order, nodes, devices."""
+    first = spots.takes[0]
+    name = fleet.nodes[first.node].name
+    lines = [*notes]
+    if len(spots.takes) == 1:
+        lines.append(f"Node {name} is the best by policy {policy}: {spots.score} of 100.")
+    else:
+        nodes = len({take.node for take in spots.takes})
+        inside = {
+            Level.NODE: f"on node {name}",
+            Level.RACK: f"in rack {fleet.nodes[first.node].rack}",
+            Level.BLOCK: f"in block {fleet.nodes[first.node].block}",
+            Level.CLUSTER: "across the cluster",
+        }[spots.level]
+        lines.append(
+            f"{len(spots.takes)} replicas on {nodes} nodes {inside}, "
+            f"{spots.score} of 100 by policy {policy}."
+        )
+    links = workload.placement.links
+    if first.gpu_mask and links is not LinkPreference.NONE:
+        gpus = ", ".join(str(bit) for bit in bits_of(first.gpu_mask))
+        how = "required" if workload.placement.links_required else "preferred"
+        lines.append(f"GPUs {gpus}: the best free set for {links.value} ({how}).")
+    return tuple(lines)

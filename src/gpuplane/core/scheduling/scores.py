@@ -1,0 +1,186 @@
+"""The scores, 0–100 each, and how a policy weighs them into one rank a node.
+
+Each score is a pure function (context, where) -> integers per node; higher is better. A rank is
+the weighted score, then a packing tie-break (fewest idle GPUs, then least idle CPU), so that ties
+never spread: random ties cost five points of allocation (protocol of Weng et al.).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplane.core.fleet.columns import POPCOUNT, Fleet
+from gpuplane.core.scheduling.filters import Where, link_scores
+from gpuplane.core.scheduling.fragmentation import BoundMix, compute_gradient_scores
+from gpuplane.core.scheduling.needs import Need
+from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
+
+Ranks = NDArray[np.int64]
+
+_TIE_BITS = 32
+NEUTRAL = 50
+"""Score where a question does not arise, such as the links of a single GPU's workload."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreContext:
+    """What a score may look at.
+
+    Attributes:
+        chance: A stable hash of (seed, node name), 0–100, shape (node,).
+        price_step: Place of the node's price among the fleet's prices, dearest 0, shape (node,).
+    """
+
+    need: Need
+    fleet: Fleet
+    policy: Policy
+    mix: BoundMix
+    chance: Ranks
+    price_step: Ranks
+
+
+def topology_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score the links of the best free set against the preference (specification, 40 of 100)."""
+    if context.need.link_scores is None:
+        return np.full_like(context.fleet.cpu_free[where], NEUTRAL)
+    found = link_scores(context.need, context.fleet, where, context.need.granted_mask)
+    return found.astype(np.int64)
+
+
+def resource_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score how little GPU capacity becomes useless to the typical mix (35 of 100)."""
+    return compute_gradient_scores(context.need, context.fleet, where, context.mix)
+
+
+def balance_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score how evenly CPU and GPUs would be used after the placement (25 of 100).
+
+    A node that runs out of one with much of the other left strands what is left.
+    """
+    fleet, resources = context.fleet, context.need.resources
+    cpu = _used_percent(fleet.cpu_total[where], fleet.cpu_free[where] - resources.cpu_milli)
+    gpus = POPCOUNT[fleet.usable_mask[where]].astype(np.int64) * 1000
+    idle = _idle_milli(fleet, where) - _gpu_milli(context.need)
+    other = np.where(
+        gpus > 0,
+        _used_percent(np.maximum(gpus, 1), idle),
+        _used_percent(fleet.memory_total[where], fleet.memory_free[where] - resources.memory_mib),
+    )
+    return np.asarray(100 - np.abs(cpu - other))
+
+
+def least_loaded_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score the share that stays free of what the class asks for."""
+    fleet, resources = context.fleet, context.need.resources
+    if context.need.wants_gpus:
+        gpus = POPCOUNT[fleet.usable_mask[where]].astype(np.int64) * 1000
+        idle = _idle_milli(fleet, where) - _gpu_milli(context.need)
+        return np.asarray(100 - _used_percent(np.maximum(gpus, 1), idle))
+    cpu = _used_percent(fleet.cpu_total[where], fleet.cpu_free[where] - resources.cpu_milli)
+    memory = _used_percent(
+        fleet.memory_total[where], fleet.memory_free[where] - resources.memory_mib
+    )
+    return np.asarray(100 - (cpu + memory) // 2)
+
+
+def most_loaded_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score the opposite of least loaded."""
+    return np.asarray(100 - least_loaded_score(context, where))
+
+
+def chance_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score by a stable hash of seed and node name."""
+    return context.chance[where]
+
+
+def price_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score a lower price per GPU-hour higher, linearly up to the dearest node's price."""
+    dearest = max(1, int(context.fleet.price.max(initial=0)))
+    return np.asarray(100 - 100 * context.fleet.price[where] // dearest)
+
+
+Score = Callable[[ScoreContext, Where], Ranks]
+
+MAIN_SCORES: MappingProxyType[PlacementPolicy, Score] = MappingProxyType(
+    {
+        PlacementPolicy.FRAGMENTATION: resource_score,
+        PlacementPolicy.LEAST_LOADED: least_loaded_score,
+        PlacementPolicy.MOST_LOADED: most_loaded_score,
+        PlacementPolicy.RANDOM: chance_score,
+        PlacementPolicy.COST_OPTIMIZED: price_score,
+    }
+)
+"""The one score of each policy that is not a weighted sum; links count where they are asked for."""
+
+
+def compute_scores(context: ScoreContext, where: Where) -> Ranks:
+    """Return the policy's score per node, 0–100."""
+    policy = context.policy
+    if policy.placement is PlacementPolicy.BALANCED:
+        parts = (
+            (policy.topology_weight, topology_score),
+            (policy.resource_weight, resource_score),
+            (policy.balance_weight, balance_score),
+        )
+        total = sum(weight for weight, _ in parts)
+        weighted = sum(weight * score(context, where) for weight, score in parts)
+        return np.asarray(np.asarray(weighted) // max(1, total))
+    main = MAIN_SCORES[policy.placement](context, where)
+    if context.need.link_scores is None:
+        return main
+    weight = policy.topology_weight
+    return np.asarray((weight * topology_score(context, where) + (100 - weight) * main) // 100)
+
+
+def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
+    """Return one number a node: the score, then what breaks its ties; the first of equals wins."""
+    fleet = context.fleet
+    scores = compute_scores(context, where)
+    if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
+        # Prices closer than one point of a hundred are still prices; then the fragment decides.
+        scores = (context.price_step[where] << 7) + resource_score(context, where)
+    packed = (1 << 15) - 1 - _idle_milli(fleet, where)
+    cpu_left = np.clip(fleet.cpu_free[where] // 100, 0, (1 << 16) - 1)
+    return np.asarray((scores << _TIE_BITS) + (packed << 16) + ((1 << 16) - 1 - cpu_left))
+
+
+def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:
+    """Return the 0–100 score to show for a node's rank."""
+    if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
+        return int(price_score(context, np.array([node]))[0])
+    return rank >> _TIE_BITS
+
+
+def compute_chance(fleet: Fleet, seed: int) -> Ranks:
+    """Return the stable hash of (seed, node name) as 0–100, shape (node,)."""
+    return np.fromiter(
+        (
+            int.from_bytes(blake2b(f"{seed}/{node.name}".encode(), digest_size=8).digest(), "big")
+            % 101
+            for node in fleet.nodes
+        ),
+        dtype=np.int64,
+        count=len(fleet),
+    )
+
+
+def compute_price_steps(fleet: Fleet) -> Ranks:
+    """Return each node's place among the distinct prices, dearest 0, shape (node,)."""
+    prices, place = np.unique(-fleet.price, return_inverse=True)
+    return np.asarray(place.reshape(-1).astype(np.int64) if len(prices) else place)
+
+
+def _used_percent(total: Ranks, free: Ranks) -> Ranks:
+    return np.asarray(np.clip(100 * (total - free) // np.maximum(total, 1), 0, 100))
+
+
+def _idle_milli(fleet: Fleet, where: Where) -> Ranks:
+    return np.asarray(fleet.gpu_free_milli[:, where].sum(axis=0, dtype=np.int64))
+
+
+def _gpu_milli(need: Need) -> int:
+    return need.resources.gpu_count * need.resources.gpu_milli if need.wants_gpus else 0

@@ -1,0 +1,60 @@
+"""Daily time windows in a named zone: open now, opens next, closes when.
+
+Owns the arithmetic across midnight and across changes of the clock; the instant is an argument.
+A window opens and closes at its wall-clock times, so a night on which the clock goes back is an
+hour longer, and a start that the clock jumps over is as much later as the clock jumped.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gpuplane.core.amounts import MS_PER_S
+from gpuplane.core.workloads import TimeWindow
+
+_SEARCH_DAYS = 15
+"""Two weeks and a day: a window with weekdays opens at least once a week."""
+
+
+def find_current_window(window: TimeWindow, now: int) -> tuple[int, int] | None:
+    """Return (opened at, closes at) in ms of the window that is open now, or None.
+
+    Raises:
+        ZoneInfoNotFoundError: If the zone is not in the time zone database.
+    """
+    today = datetime.fromtimestamp(now / MS_PER_S, UTC).astimezone(ZoneInfo(window.zone)).date()
+    for day in (today - timedelta(days=1), today):
+        span = _span_of(window, day)
+        if span is not None and span[0] <= now < span[1]:
+            return span
+    return None
+
+
+def find_next_window(window: TimeWindow, now: int) -> tuple[int, int] | None:
+    """Return (opens at, closes at) of the open or next window, None if it opens on no day."""
+    current = find_current_window(window, now)
+    if current is not None:
+        return current
+    today = datetime.fromtimestamp(now / MS_PER_S, UTC).astimezone(ZoneInfo(window.zone)).date()
+    for offset in range(_SEARCH_DAYS):
+        span = _span_of(window, today + timedelta(days=offset))
+        if span is not None and span[0] > now:
+            return span
+    return None
+
+
+def _span_of(window: TimeWindow, day: date) -> tuple[int, int] | None:
+    """Return the window that opens on a local day, None when it does not open that day."""
+    if window.weekdays and day.isoweekday() not in window.weekdays:
+        return None
+    crosses = window.end_minute <= window.start_minute
+    last = day + timedelta(days=1) if crosses else day
+    return (
+        _instant(day, window.start_minute, window.zone),
+        _instant(last, window.end_minute, window.zone),
+    )
+
+
+def _instant(day: date, minute: int, zone: str) -> int:
+    local = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone))
+    moment = local.replace(hour=minute // 60, minute=minute % 60, fold=0)
+    return round(moment.timestamp() * MS_PER_S)

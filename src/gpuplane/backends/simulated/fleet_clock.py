@@ -6,7 +6,7 @@ over a restart it follows the wall clock. A step is recorded, so that instants t
 after it both agree with the clock that the control plane saw at the time.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from gpuplane.kit.clock import Clock
@@ -53,22 +53,20 @@ class FleetClock:
         at = self._anchor_ms + round(
             (self._clock.monotonic() - self._anchor_s) * 1000 * self._speed
         )
-        drift = self._clock.now_ms() - self.to_instant(at)
+        offset = self._offset[-1] if self._offset else 0
+        drift = self._clock.now_ms() - self._born_ms - round(at / self._speed) - offset
         if abs(drift) > STEP_MS:
-            offset = (self._offset[-1] if self._offset else 0) + drift
             self._step_at.append(at)
-            self._offset.append(offset)
-            self._on_step(at, offset)
+            self._offset.append(offset + drift)
+            self._on_step(at, offset + drift)
         return at
 
     def to_instant(self, at_ms: int) -> int:
         """Return the wall clock's milliseconds since the epoch at this fleet time."""
         instant = self._born_ms + round(at_ms / self._speed)
-        if self._step_at:
-            position = bisect_right(self._step_at, at_ms) - 1
-            if position >= 0:
-                instant += self._offset[position]
-        return instant
+        # What was told at the very instant of a step was told before it.
+        position = bisect_left(self._step_at, at_ms) - 1
+        return instant + self._offset[position] if position >= 0 else instant
 
     def seconds_until(self, at_ms: int) -> float:
         """Return how many seconds of the clock pass until this fleet time; never negative."""

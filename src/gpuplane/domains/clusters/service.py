@@ -24,7 +24,7 @@ from gpuplane.domains.clusters.rules import (
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 
-__all__ = ["Cluster", "ClusterState", "MaintenanceWindow", "PreemptionPolicy"]
+__all__ = ["Cluster", "ClusterState", "MaintenanceWindow", "PreemptionPolicy", "policy_of"]
 
 
 def ensure_cluster(

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, bindparam, delete, insert, select, update
+from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
@@ -90,6 +90,19 @@ def list_unforgotten(session: ReadSession, ended_before: int, limit: int) -> lis
         .limit(limit)
     )
     return _with_replicas(session, session.rows(query))
+
+
+def count_preempted(session: ReadSession, since: int) -> dict[object, int]:
+    """Return how many attempts were stopped for others since an instant, by cluster."""
+    query = (
+        select(attempts.c.cluster_id, func.count())
+        .where(
+            attempts.c.stop_intent == str(StopIntent.PREEMPT),
+            attempts.c.stop_deadline > since,
+        )
+        .group_by(attempts.c.cluster_id)
+    )
+    return {row["cluster_id"]: int(row["count"]) for row in session.rows(query)}
 
 
 def update_attempt(session: WriteSession, attempt: Attempt, **changes: Any) -> bool:

@@ -198,6 +198,11 @@ def note_reasons(session: WriteSession, changes: Sequence[Mapping[str, Any]]) ->
     )
 
 
+def set_manifest(session: WriteSession, job_id: JobId, manifest: dict[str, Any]) -> None:
+    """Store a job's reproducibility manifest, without counting a version."""
+    session.execute(update(jobs).where(jobs.c.id == job_id).values(manifest=manifest))
+
+
 def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int) -> None:
     """Make the monitor look at these jobs at an instant, without counting a version."""
     for start in range(0, len(job_ids), CHUNK):

@@ -11,7 +11,7 @@ from gpuplane.core.ids import AttemptId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Waiting
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -68,13 +68,24 @@ def admit(
     return AdmissionReport(tuple(job.id for job, _, _ in admitted), len(placed) - len(admitted))
 
 
+def has_new_reasons(session: ReadSession, waiting: Sequence[Waiting]) -> bool:
+    """Return whether any of these jobs waits for another reason than the one stored."""
+    return bool(_new_reasons(session, waiting))
+
+
 def note_waiting(session: WriteSession, waiting: Sequence[Waiting]) -> int:
     """Store why jobs wait, for those whose reason is another one now; return how many.
 
     The version is left alone: a reason is told, not decided on.
     """
+    changes = _new_reasons(session, waiting)
+    repository.note_reasons(session, changes)
+    return len(changes)
+
+
+def _new_reasons(session: ReadSession, waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
     locked = repository.load_jobs(session, [verdict.job_id for verdict in waiting])
-    changes = []
+    changes: list[dict[str, Any]] = []
     for verdict in waiting:
         job = locked.get(verdict.job_id)
         if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
@@ -85,8 +96,7 @@ def note_waiting(session: WriteSession, waiting: Sequence[Waiting]) -> int:
             changes.append(
                 {"id": job.id, "reason": word, "status_message": sentence, "reason_counts": counts}
             )
-    repository.note_reasons(session, changes)
-    return len(changes)
+    return changes
 
 
 def preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: int) -> bool:

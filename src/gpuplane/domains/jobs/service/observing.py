@@ -297,7 +297,7 @@ def _note_running(
         "condition_at": None,
         "reason": "",
         "status_message": "",
-        "actual_start": job.actual_start or started,
+        "actual_start": started,
         "actual_end": None,
         "estimated_end": None if duration_s is None else started + duration_s * 1000,
         "due_at": next_due(replace(job, status=JobStatus.RUNNING, actual_start=started), now),

@@ -1,0 +1,103 @@
+"""Jobs as the scheduler sees them: pending and running workloads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuplane.core.fleet.facts import Allocation
+from gpuplane.core.ids import JobId
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.workloads import SourceType
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.rules import Attempt, Job
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The LocalQueue and ClusterQueue a workload goes through."""
+
+    local_queue: str | None
+    cluster_queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that holds devices, with its open attempt."""
+
+    job: Job
+    attempt: Attempt
+
+
+def list_queued(session: ReadSession) -> list[Job]:
+    """Return every job in the queue, oldest first."""
+    return repository.list_by_status(session, [JobStatus.QUEUED])
+
+
+def list_holding(session: ReadSession) -> list[RunningJob]:
+    """Return every job that holds devices, with its open attempt."""
+    attempts = attempts_repository.list_by_state(
+        session, ["admitted", "starting", "running", "stopping"], None, 10_000_000
+    )
+    jobs = repository.load_jobs(session, [attempt.job_id for attempt in attempts])
+    return [
+        RunningJob(jobs[attempt.job_id], attempt) for attempt in attempts if attempt.job_id in jobs
+    ]
+
+
+def count_recent_preemptions(session: ReadSession, now: int) -> dict[object, int]:
+    """Return how many attempts were preempted within the hour, by cluster."""
+    return attempts_repository.count_preempted(session, now - HOUR_MS)
+
+
+def workload_of(job: Job, tenant: str, project: str, door: Door) -> Workload:
+    """Return a job as the decision core reads it."""
+    spec = job.spec
+    return Workload(
+        job_id=job.id,
+        version=job.version,
+        tenant=tenant,
+        project=project,
+        queue=door.cluster_queue,
+        local_queue=door.local_queue,
+        submitted_at=job.created_at,
+        queued_at=job.queued_at or job.created_at,
+        priority=spec.priority,
+        resources=spec.resources,
+        placement=spec.placement,
+        replicas=spec.replicas,
+        deadline=spec.deadline,
+        estimated_duration_s=spec.estimated_duration_s,
+        max_duration_s=spec.max_duration_s,
+        window=spec.window,
+        labels=job.labels,
+        preemptible=spec.preemptible,
+        preempts_others=spec.preempts_others,
+        source=SourceType(job.source_type),
+    )
+
+
+def running_of(
+    running: RunningJob,
+    tenant: str,
+    project: str,
+    held: Mapping[JobId, Sequence[Allocation]],
+) -> RunningWorkload:
+    """Return a job that holds devices as the decision core reads it."""
+    job, attempt = running.job, running.attempt
+    door = Door(attempt.local_queue or None, attempt.cluster_queue)
+    return RunningWorkload(
+        workload=workload_of(job, tenant, project, door),
+        cluster_id=attempt.cluster_id,
+        allocations=tuple(held.get(job.id, ())),
+        started_at=attempt.started_at or attempt.admitted_at,
+        usage={FlavorResource(flavor, what): n for flavor, what, n in attempt.quota_usage},
+        checkpoint_at=job.last_checkpoint_at,
+        progress_ratio=job.progress_ratio,
+        expected_end=job.estimated_end,
+        stopping=attempt.state == "stopping" or job.condition is Condition.STOPPING,
+    )

@@ -1,0 +1,1 @@
+"""One file or package a loop, each `run_once`: load, decide, apply."""

@@ -1,0 +1,189 @@
+"""The dispatcher: tells backends to start admitted attempts and to stop stopping ones.
+
+Work towards backends is done outside any transaction and is idempotent; what was done is written
+back afterwards, so a crash between the two only repeats it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gpuplane.backends.interface import AttemptRef, Backend, BackendError, StaleEpoch, Tombstoned
+from gpuplane.core.reasons import Word
+from gpuplane.db.database import Database
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Attempt, Job, Surroundings
+from gpuplane.domains.secrets import service as secrets
+from gpuplane.kit.clock import Clock
+from gpuplane.kit.failpoints import failpoint
+from gpuplane.loops.ports import Backends
+
+log = logging.getLogger("gpuplane.dispatcher")
+
+BATCH = 500
+AT_ONCE = 32
+"""Attempts that are being started at the same time: bounds open files and backend load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one start: `word` empty when the backend took it on."""
+
+    attempt: Attempt
+    word: str = ""
+    message: str = ""
+    gone: bool = False
+
+
+class DispatcherLoop:
+    """Starts what was admitted and stops what is to stop."""
+
+    name = "dispatcher"
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        backends: Backends,
+        around: Callable[[], Surroundings],
+        chance: Callable[[], float],
+        period_s: float = 5.0,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            database: Where attempts are kept.
+            clock: The time.
+            backends: Who runs them.
+            around: What the control plane adds to every attempt.
+            chance: Gives a number in [-1, 1] for the jitter of retries.
+            period_s: How often it looks without being woken.
+        """
+        self.period_s = period_s
+        self._database = database
+        self._clock = clock
+        self._backends = backends
+        self._around = around
+        self._chance = chance
+
+    async def run_once(self) -> bool:
+        """Start and stop one batch; True when there may be more."""
+        to_evict = await self._database.read(lambda s: jobs.list_to_evict(s, BATCH))
+        if to_evict:
+            await self._evict(to_evict)
+        waiting = await self._database.read(lambda s: jobs.list_to_ensure(s, BATCH))
+        if waiting:
+            await self._ensure(waiting)
+        return len(waiting) == BATCH or len(to_evict) == BATCH
+
+    async def _ensure(self, waiting: Sequence[Attempt]) -> None:
+        pairs = await self._database.read(lambda s: jobs.refresh(s, list(waiting)))
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(job: Job, attempt: Attempt) -> Outcome:
+            async with limit:
+                return await self._start(job, attempt)
+
+        outcomes = await asyncio.gather(*(one(job, attempt) for job, attempt in pairs))
+        now = self._clock.now_ms()
+        started = [each.attempt for each in outcomes if not each.word and not each.gone]
+        if started:
+            await self._database.write(
+                "jobs.note_ensured", lambda s: jobs.note_ensured(s, started, now)
+            )
+        for each in outcomes:
+            if each.word:
+                await self._database.write(
+                    "jobs.note_start_failed",
+                    partial(
+                        jobs.note_start_failed,
+                        attempt=each.attempt,
+                        word=each.word,
+                        message=each.message,
+                        chance=self._chance,
+                        now=now,
+                    ),
+                )
+
+    async def _start(self, job: Job, attempt: Attempt) -> Outcome:
+        backend = self._backends.find(attempt.cluster_id)
+        if backend is None:
+            return Outcome(attempt, gone=True)  # served by another process, or not just now
+        around = self._around()
+        try:
+            plan = await self._database.read(lambda s: jobs.plan_of(s, job, attempt, around))
+            values = await self._reveal(job, attempt)
+            failpoint("dispatcher.ensure:before")
+            await backend.ensure_workload(plan, values)
+            failpoint("dispatcher.ensure:after")
+        except (StaleEpoch, Tombstoned) as error:
+            log.info("attempt %s will not start: %s", attempt.id, error.message)
+            return Outcome(attempt, gone=True)
+        except BackendError as error:
+            return Outcome(attempt, error.word or str(Word.START_FAILED), error.message)
+        return Outcome(attempt)
+
+    async def _reveal(self, job: Job, attempt: Attempt) -> dict[str, str]:
+        """Return the secret values of a job by environment name; each access is audited."""
+        references = job.spec.execution.secrets
+        if not references:
+            return {}
+        now = self._clock.now_ms()
+        return await self._database.write(
+            "secrets.reveal",
+            lambda s: secrets.reveal_for_job(
+                s, job.project_id, job.tenant_id, job.id, references, now
+            ),
+        )
+
+    async def _evict(self, attempts: Sequence[Attempt]) -> None:
+        sent: list[Attempt] = []
+        for attempt in attempts:
+            backend = self._backends.find(attempt.cluster_id)
+            if backend is None:
+                continue
+            ref = AttemptRef(attempt.id, attempt.epoch)
+            try:
+                failpoint("dispatcher.evict:before")
+                await backend.evict(ref, attempt.grace_s, attempt.stop_message)
+                failpoint("dispatcher.evict:after")
+            except BackendError as error:
+                log.warning("attempt %s cannot be stopped just now: %s", attempt.id, error.message)
+                continue
+            sent.append(attempt)
+        now = self._clock.now_ms()
+        if sent:
+            await self._database.write(
+                "jobs.note_evict_sent", lambda s: jobs.note_evict_sent(s, sent, now)
+            )
+        await self._end_never_started([each for each in sent if each.ensured_at is None], now)
+
+    async def _end_never_started(self, sent: Sequence[Attempt], now: int) -> None:
+        """End attempts that their backend does not know: the tombstone forbids a late start."""
+        by_cluster: dict[object, list[Attempt]] = {}
+        for attempt in sent:
+            by_cluster.setdefault(attempt.cluster_id, []).append(attempt)
+        for attempts in by_cluster.values():
+            backend = self._backends.find(attempts[0].cluster_id)
+            if backend is None:
+                continue
+            known = await known_attempts(backend)
+            for attempt in attempts:
+                if attempt.id not in known:
+                    await self._database.write(
+                        "jobs.end_never_started",
+                        partial(
+                            jobs.end_never_started,
+                            attempt_id=attempt.id,
+                            chance=self._chance,
+                            now=now,
+                        ),
+                    )
+
+
+async def known_attempts(backend: Backend) -> set[object]:
+    """Return the ids of attempts that a backend keeps anything of."""
+    seen = await backend.observe()
+    return {replica.ref.attempt_id for replica in seen.replicas}

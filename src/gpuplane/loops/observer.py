@@ -1,0 +1,166 @@
+"""The observer: takes in what backends see of attempts, by event and by period.
+
+A watcher task per backend waits for changes and wakes the loop; the loop itself takes no input.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from gpuplane.backends.interface import (
+    AttemptRef,
+    Backend,
+    ObservesChanges,
+    Phase,
+    ReplicaObservation,
+)
+from gpuplane.core.ids import ClusterId
+from gpuplane.core.reasons import Word
+from gpuplane.db.database import Database
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Attempt
+from gpuplane.kit.clock import Clock
+from gpuplane.loops.ports import Backends
+
+log = logging.getLogger("gpuplane.observer")
+
+BATCH = 200
+"""Observations taken in by one unit: bounds how long it holds the writer."""
+WATCH_S = 5.0
+LOST_AFTER_MS = 15_000
+"""An ensured attempt that its backend does not know is lost after this: it was forgotten."""
+
+
+class ObserverLoop:
+    """Moves attempts on by what is seen of them."""
+
+    name = "observer"
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        backends: Backends,
+        seal: Callable[[str], bytes],
+        chance: Callable[[], float],
+        wake: Callable[[], None],
+        period_s: float = 5.0,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            database: Where attempts are kept.
+            clock: The time.
+            backends: Who runs them.
+            seal: Seals a sensitive output.
+            chance: Gives a number in [-1, 1] for the jitter of retries.
+            wake: Wakes this loop; called by the watchers.
+            period_s: How often it looks without being woken.
+        """
+        self.period_s = period_s
+        self._database = database
+        self._clock = clock
+        self._backends = backends
+        self._seal = seal
+        self._chance = chance
+        self._wake = wake
+        self._cursors: dict[ClusterId, str] = {}
+        self._watchers: dict[ClusterId, asyncio.Task[None]] = {}
+
+    async def run_once(self) -> bool:
+        """Take in what every backend sees."""
+        for cluster_id, backend in self._backends.items():
+            self._watch(cluster_id, backend)
+            await self._take_in(cluster_id, backend)
+        return False
+
+    async def stop(self) -> None:
+        """End the watchers."""
+        for task in self._watchers.values():
+            task.cancel()
+        if self._watchers:
+            await asyncio.wait(list(self._watchers.values()), timeout=5)
+        self._watchers.clear()
+
+    def _watch(self, cluster_id: ClusterId, backend: Backend) -> None:
+        if cluster_id not in self._watchers:
+            self._watchers[cluster_id] = asyncio.create_task(
+                self._wait_for_changes(backend), name=f"watch:{cluster_id}"
+            )
+
+    async def _wait_for_changes(self, backend: Backend) -> None:
+        while True:
+            try:
+                await backend.wait_changed(WATCH_S)
+                self._wake()
+                await asyncio.sleep(0.005)  # gathers what changes together into one look
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("watching %s failed", backend.kind)
+                await asyncio.sleep(WATCH_S)
+
+    async def _take_in(self, cluster_id: ClusterId, backend: Backend) -> None:
+        cursor = self._cursors.get(cluster_id, "")
+        if isinstance(backend, ObservesChanges):
+            changes = await backend.observe_replicas_since(cursor)
+            seen: Sequence[ReplicaObservation] = changes.replicas
+        else:
+            seen = (await backend.observe()).replicas
+        for part in _batches(seen):
+            now = self._clock.now_ms()
+            await self._database.write(
+                "jobs.take_in",
+                partial(jobs.take_in, seen=part, seal=self._seal, chance=self._chance, now=now),
+            )
+        if isinstance(backend, ObservesChanges):
+            self._cursors[cluster_id] = changes.cursor
+        if not cursor:
+            await self._end_forgotten(cluster_id, seen)
+
+    async def _end_forgotten(
+        self, cluster_id: ClusterId, seen: Sequence[ReplicaObservation]
+    ) -> None:
+        """End ensured attempts that a fresh look at the whole backend does not show."""
+        now = self._clock.now_ms()
+        known = {observation.ref.attempt_id for observation in seen}
+        open_ones = await self._database.read(jobs.list_open)
+        lost = [
+            attempt
+            for attempt in open_ones
+            if attempt.cluster_id == cluster_id
+            and attempt.ensured_at is not None
+            and now - attempt.ensured_at > LOST_AFTER_MS
+            and attempt.id not in known
+        ]
+        gone = [each for attempt in lost for each in _lost(attempt, now)]
+        for part in _batches(gone):
+            await self._database.write(
+                "jobs.take_in",
+                partial(jobs.take_in, seen=part, seal=self._seal, chance=self._chance, now=now),
+            )
+
+
+def _batches(seen: Sequence[ReplicaObservation]) -> Iterator[Sequence[ReplicaObservation]]:
+    """Yield observations in batches, all replicas of one attempt in the same batch."""
+    batch: list[ReplicaObservation] = []
+    for observation in seen:
+        if len(batch) >= BATCH and observation.ref != batch[-1].ref:
+            yield batch
+            batch = []
+        batch.append(observation)
+    if batch:
+        yield batch
+
+
+def _lost(attempt: Attempt, now: int) -> Iterator[ReplicaObservation]:
+    for replica in attempt.replicas:
+        yield ReplicaObservation(
+            ref=AttemptRef(attempt.id, attempt.epoch),
+            rank=replica.rank,
+            phase=Phase.LOST,
+            ended_at=now,
+            reason=str(Word.SUPERVISOR_LOST),
+            message="The backend keeps nothing of it any more.",
+        )

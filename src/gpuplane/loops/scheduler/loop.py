@@ -1,0 +1,223 @@
+"""The loop: load the world, decide a cluster at a time, apply verdict by verdict."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gpuplane.core.ids import JobId
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import Decision, NeedsPreemption, Placed, Waiting
+from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.db.database import Database
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Doors, Job
+from gpuplane.kit.clock import Clock
+from gpuplane.loops.scheduler.loading import (
+    ClusterView,
+    NodeCache,
+    Prepared,
+    World,
+    candidates_of,
+    load_world,
+    prepare,
+)
+
+log = logging.getLogger("gpuplane.scheduler")
+
+APPLY_BATCH = 500
+"""Verdicts committed together: bounds how long one unit holds the writer (about 0.2 s)."""
+INLINE_PENDING = 50
+"""Up to so many waiting jobs a decision is made on the event loop: it takes milliseconds."""
+
+
+@dataclass(slots=True)
+class CycleReport:
+    """What one turn did, for `/api/v1/loops` and the tests."""
+
+    placed: int = 0
+    waiting: int = 0
+    preempting: int = 0
+    stale: int = 0
+    decide_s: float = 0.0
+    extra: dict[str, object] = field(default_factory=dict)
+
+
+class SchedulerLoop:
+    """Decides where waiting jobs run; wakes on submits, ends and changes of the fleet."""
+
+    name = "scheduler"
+
+    def __init__(
+        self, database: Database, clock: Clock, policy: Policy, seed: int, period_s: float = 10.0
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            database: Where jobs and fleets are kept.
+            clock: The time.
+            policy: How to order, rank and preempt.
+            seed: Breaks ties; the same seed and input give the same decision.
+            period_s: How often it looks without being woken.
+        """
+        self.period_s = period_s
+        self.last = CycleReport()
+        self._database = database
+        self._clock = clock
+        self._policy = policy
+        self._seed = seed
+        self._cache = NodeCache()
+
+    async def run_once(self) -> bool:
+        """Decide once for every cluster and apply; True when verdicts were stale."""
+        now = self._clock.now_ms()
+        report = CycleReport()
+        world = await self._database.read(lambda s: load_world(s, self._cache, now))
+        if world.queued:
+            await self._decide_all(world, now, report)
+        self.last = report
+        return report.stale > 0
+
+    async def _decide_all(self, world: World, now: int, report: CycleReport) -> None:
+        by_job: dict[JobId, list[ClusterView]] = {}
+        nowhere: list[Waiting] = []
+        for job in world.queued:
+            found = candidates_of(world, job)
+            if found:
+                by_job[job.id] = list(found)
+            else:
+                nowhere.append(_nowhere(job))
+        await self._note_waiting(nowhere)
+        settled: set[JobId] = set()
+        order = {view.cluster.id: rank for rank, view in enumerate(world.clusters)}
+        best_reason: dict[JobId, Waiting] = {}
+        rounds = max((len(views) for views in by_job.values()), default=0)
+        for turn in range(rounds):
+            for view in sorted(world.clusters, key=lambda each: order[each.cluster.id]):
+                pending = [
+                    job
+                    for job in world.queued
+                    if job.id not in settled
+                    and len(by_job.get(job.id, ())) > turn
+                    and by_job[job.id][turn].cluster.id == view.cluster.id
+                ]
+                if not pending:
+                    continue
+                prepared = prepare(world, view, pending, now)
+                policy = self._policy_for(view)
+                decision = await self._decide(prepared.snapshot, policy, now, report)
+                settled |= await self._apply(prepared, decision, policy, now, report)
+                for verdict in decision.waiting:
+                    best_reason.setdefault(verdict.job_id, verdict)
+                for job in prepared.doorless:
+                    best_reason.setdefault(job.id, _doorless(job, view))
+        left = [verdict for job_id, verdict in best_reason.items() if job_id not in settled]
+        report.waiting += len(left) + len(nowhere)
+        await self._note_waiting(left)
+
+    def _policy_for(self, view: ClusterView) -> Policy:
+        own = clusters.policy_of(view.cluster.preemption_policy)
+        limits = replace(
+            self._policy.preemption,
+            enabled=self._policy.preemption.enabled and own.enabled,
+            min_run_s=own.min_runtime_before_preemption_s,
+            per_cluster_hour=own.max_preemptions_per_hour,
+            grace_s=own.grace_period_s,
+        )
+        return replace(self._policy, preemption=limits)
+
+    async def _decide(
+        self, snapshot: Snapshot, policy: Policy, now: int, report: CycleReport
+    ) -> Decision:
+        started = self._clock.monotonic()
+        if len(snapshot.pending) <= INLINE_PENDING:
+            decision = decide(snapshot, policy, now, self._seed)
+        else:
+            decision = await asyncio.to_thread(decide, snapshot, policy, now, self._seed)
+        report.decide_s += self._clock.monotonic() - started
+        return decision
+
+    async def _apply(
+        self,
+        prepared: Prepared,
+        decision: Decision,
+        policy: Policy,
+        now: int,
+        report: CycleReport,
+    ) -> set[JobId]:
+        """Apply placed verdicts and preemptions; return the jobs that need no other cluster."""
+        settled: set[JobId] = set()
+        for part in _batches(decision.placed):
+            outcome = await self._database.write(
+                "jobs.admit", _admission(part, prepared.doors, now)
+            )
+            report.placed += len(outcome.admitted)
+            report.stale += outcome.stale
+            settled.update(verdict.job_id for verdict in part)
+        for verdict in decision.preempting:
+            done = await self._database.write(
+                "jobs.preempt",
+                partial(_preempt, verdict=verdict, grace_s=policy.preemption.grace_s, now=now),
+            )
+            report.preempting += done
+            report.stale += not done
+            await self._note_waiting(
+                [
+                    Waiting(
+                        verdict.job_id,
+                        verdict.version,
+                        verdict.reason,
+                        verdict.counts,
+                        verdict.position,
+                    )
+                ]
+            )
+            settled.add(verdict.job_id)
+        return settled
+
+    async def _note_waiting(self, waiting: Sequence[Waiting]) -> None:
+        for start in range(0, len(waiting), APPLY_BATCH * 4):
+            part = waiting[start : start + APPLY_BATCH * 4]
+            changed = await self._database.read(partial(jobs.has_new_reasons, waiting=part))
+            if changed:
+                await self._database.write(
+                    "jobs.note_waiting", partial(jobs.note_waiting, waiting=part)
+                )
+
+
+def _admission(
+    part: Sequence[Placed], doors: Doors, now: int
+) -> Callable[[WriteSession], jobs.AdmissionReport]:
+    return lambda session: jobs.admit(session, part, doors, now)
+
+
+def _preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: int) -> bool:
+    return jobs.preempt(session, verdict, grace_s, now)
+
+
+def _batches(placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+    return [placed[start : start + APPLY_BATCH] for start in range(0, len(placed), APPLY_BATCH)]
+
+
+def _nowhere(job: Job) -> Waiting:
+    reason = Reason(
+        Word.NO_CLUSTER,
+        "No cluster that it may use is available.",
+        "Name a cluster, or have one granted to the tenant.",
+    )
+    return Waiting(job.id, job.version, reason, (), 0)
+
+
+def _doorless(job: Job, view: ClusterView) -> Waiting:
+    asked = f"named {job.spec.queue!r} " if job.spec.queue else ""
+    reason = Reason(
+        Word.NO_QUEUE,
+        f"Its tenant has no LocalQueue {asked}on {view.cluster.name} that takes "
+        f"{job.spec.job_type} jobs.",
+        "Have an operator create one, or use another cluster.",
+    )
+    return Waiting(job.id, job.version, reason, (), 0)

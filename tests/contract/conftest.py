@@ -10,9 +10,11 @@ import pytest_asyncio
 
 from gpuplane.backends.interface import Backend
 from tests.contract.factories import BackendFactory, LocalFactory
+from tests.contract.simulated import SimulatedFactory
 
 FACTORIES: dict[str, Callable[[Path], BackendFactory]] = {
     "local": LocalFactory,
+    "simulated": SimulatedFactory,
 }
 
 

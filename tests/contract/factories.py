@@ -41,6 +41,10 @@ class BackendFactory(Protocol):
         """Let that much of the backend's time pass, or return at once where time is real."""
         ...
 
+    def plain(self, data: bytes) -> bytes:
+        """Return output without what the backend itself writes before each line."""
+        ...
+
     async def close(self) -> None:
         """End whatever still runs."""
         ...
@@ -66,6 +70,9 @@ class LocalFactory:
 
     async def pass_time(self, seconds: float) -> None:
         return None
+
+    def plain(self, data: bytes) -> bytes:
+        return data
 
     async def close(self) -> None:
         backend = await self.open()

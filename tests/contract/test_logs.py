@@ -48,7 +48,8 @@ async def test_the_output_of_a_job_is_kept(
     await backend.ensure_workload(plan, {})
     await until_over(factory, backend, plan.ref)
     chunk = await logs.read_logs(plan.ref, 0, Stream.STDOUT, 0, 1000)
-    assert (chunk.rank, chunk.stream, chunk.offset, chunk.data) == (0, Stream.STDOUT, 0, TEXT)
+    assert (chunk.rank, chunk.stream, chunk.offset) == (0, Stream.STDOUT, 0)
+    assert factory.plain(chunk.data) == TEXT
     assert (await logs.read_logs(plan.ref, 0, Stream.STDERR, 0, 1000)).data == b""
 
 
@@ -58,10 +59,11 @@ async def test_output_is_read_from_any_offset_up_to_a_limit(
     plan = a_plan(node_name=factory.node_name, log=LINES)
     await backend.ensure_workload(plan, {})
     await until_over(factory, backend, plan.ref)
+    whole = (await logs.read_logs(plan.ref, 0, Stream.STDOUT, 0, 1000)).data
     chunk = await logs.read_logs(plan.ref, 0, Stream.STDOUT, 6, 4)
-    assert (chunk.offset, chunk.data) == (6, b"seco")
-    end = await logs.read_logs(plan.ref, 0, Stream.STDOUT, len(TEXT), 100)
-    assert (end.offset, end.data) == (len(TEXT), b"")
+    assert (chunk.offset, chunk.data) == (6, whole[6:10])
+    end = await logs.read_logs(plan.ref, 0, Stream.STDOUT, len(whole), 100)
+    assert (end.offset, end.data) == (len(whole), b"")
 
 
 async def test_a_follower_gets_everything_and_ends_with_the_job(
@@ -71,25 +73,26 @@ async def test_a_follower_gets_everything_and_ends_with_the_job(
     await backend.ensure_workload(plan, {})
     await until_over(factory, backend, plan.ref)
     chunks = await follow(logs, plan.ref)
-    assert joined(chunks) == TEXT
+    assert factory.plain(joined(chunks)) == TEXT
     assert chunks[0].offset == 0
-    assert joined(await follow(logs, plan.ref, offset=6)) == TEXT[6:]
+    assert joined(await follow(logs, plan.ref, offset=6)) == joined(chunks)[6:]
 
 
 async def test_a_follower_sees_output_while_the_job_runs(
     factory: BackendFactory, backend: Backend, logs: ReadsLogs
 ) -> None:
-    plan = a_plan(node_name=factory.node_name, log=LINES, duration_s=600.0)
+    # Short, because a simulated job writes its lines over the whole of its duration.
+    plan = a_plan(node_name=factory.node_name, log=LINES, duration_s=5.0)
     await backend.ensure_workload(plan, {})
     await until_phase(factory, backend, plan.ref, Phase.RUNNING)
     seen = b""
     async with asyncio.timeout(30.0):
         async for chunk in logs.follow_logs(plan.ref, [0], 0, 0):
             seen += chunk.data
-            if seen == TEXT:
+            if factory.plain(seen) == TEXT:
                 await backend.evict(plan.ref, 1.0, Word.CANCELLED)
                 await factory.pass_time(2.0)
-    assert seen.startswith(TEXT)
+    assert factory.plain(seen).startswith(TEXT)
     [replica] = await until_over(factory, backend, plan.ref)
     assert replica.reason == Word.CANCELLED
 
@@ -102,7 +105,7 @@ async def test_the_output_of_every_rank_is_apart(
     await until_over(factory, backend, plan.ref)
     for rank in (0, 1):
         chunk = await logs.read_logs(plan.ref, rank, Stream.STDOUT, 0, 1000)
-        assert (chunk.rank, chunk.data) == (rank, TEXT)
+        assert (chunk.rank, factory.plain(chunk.data)) == (rank, TEXT)
 
 
 async def test_the_output_of_an_unknown_attempt_is_refused(logs: ReadsLogs) -> None:

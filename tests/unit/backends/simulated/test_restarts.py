@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +174,8 @@ from gpuplane.backends.simulated import SimulatedBackend
 async def main():
     failpoints.arm_from_environment()
     fleet = a_fleet()
-    backend = SimulatedBackend(fleet, SystemClock(), seed=1, state_path=Path(sys.argv[1]), speed=1e5)
+    state = Path(sys.argv[1])
+    backend = SimulatedBackend(fleet, SystemClock(), seed=1, state_path=state, speed=1e5)
     plans = [a_plan(fleet, f"{n}", gpus=(n,), behaviour=lasting(1e6)) for n in range(4)]
     for plan in plans:
         await backend.ensure_workload(plan, {})
@@ -205,13 +206,14 @@ async def test_killed_at_any_write_the_rest_can_be_done_and_nothing_runs_twice(
     tmp_path: Path, point: str
 ) -> None:
     state = tmp_path / "fleet.db"
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(state)],
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CHILD,
+        str(state),
         env={**os.environ, "GPUPLANE_FAILPOINTS": point, "PYTHONPATH": os.pathsep.join(sys.path)},
-        timeout=60,
-        check=False,
     )
-    assert child.returncode == -signal.SIGKILL
+    assert await asyncio.wait_for(child.wait(), 60) == -signal.SIGKILL
     fleet = a_fleet()
     backend = SimulatedBackend(fleet, SystemClock(), seed=2, state_path=state, speed=1e5)
     kept = {str(each.ref.attempt_id): each for each in (await backend.observe()).replicas}

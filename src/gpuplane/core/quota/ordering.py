@@ -18,6 +18,8 @@ from gpuplane.core.quota.tree import QuotaTree
 QueueKey = tuple[int, int, str]
 ClassicalKey = tuple[bool, int, int, int, str]
 FairKey = tuple[bool, ShareKey, int, int, str]
+_KnownKey = tuple["Head", list[int], FairKey]
+"""A head, the usage versions its key was computed at, and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ class FairOrder:
 
     def __init__(self, tree: QuotaTree, heads: Iterable[Head] = ()) -> None:
         self._tree = tree
-        self._heads: dict[str, Head] = {}
-        self._keys: dict[tuple[str, str], tuple[tuple[int, ...], FairKey]] = {}
+        self._heads: dict[Node, Head] = {}
+        self._waiting: dict[Node, int] = {}
+        self._keys: dict[tuple[Node, Node], _KnownKey] = {}
+        self._paths: dict[tuple[Node, Node], tuple[Node, ...]] = {}
         for head in heads:
             self.push(head)
 
@@ -78,37 +82,46 @@ class FairOrder:
         Raises:
             ValueError: If the ClusterQueue is unknown.
         """
-        self._tree.queue_node(head.cluster_queue)
-        self._heads[head.cluster_queue] = head
+        node = self._tree.queue_node(head.cluster_queue)
+        if node not in self._heads:
+            self._count(node, 1)
+        self._heads[node] = head
 
     def pop(self) -> Head | None:
         """Return the next head to consider and take it out, or None when none is left."""
         best: Head | None = None
-        seen: set[Node] = set()
-        for name in sorted(self._heads):
-            node = self._tree.queue_node(name)
-            root = node.root()
-            if root in seen:
+        for root, waiting in self._waiting.items():
+            if not waiting or root.parent is not None:
                 continue
-            seen.add(root)
-            winner = self._heads[name] if root is node else self._winner(root)
+            winner = self._winner(root) if root.is_cohort else self._heads[root]
             if winner is not None and (best is None or _plain_key(winner) < _plain_key(best)):
                 best = winner
         if best is not None:
-            del self._heads[best.cluster_queue]
+            node = self._tree.queue_node(best.cluster_queue)
+            del self._heads[node]
+            self._count(node, -1)
         return best
+
+    def _count(self, queue: Node, change: int) -> None:
+        """Keep how many heads wait at and below each node."""
+        self._waiting[queue] = self._waiting.get(queue, 0) + change
+        for ancestor in queue.ancestors():
+            self._waiting[ancestor] = self._waiting.get(ancestor, 0) + change
 
     def _winner(self, cohort: Node) -> Head | None:
         best: Head | None = None
         best_key: FairKey | None = None
         for child in cohort.cohorts:
+            if not self._waiting.get(child):
+                continue
             candidate = self._winner(child)
             if candidate is not None:
                 key = self._key(child, candidate)
                 if best_key is None or key < best_key:
                     best, best_key = candidate, key
+        heads = self._heads
         for child in cohort.queues:
-            head = self._heads.get(child.name)
+            head = heads.get(child)
             if head is not None:
                 key = self._key(child, head)
                 if best_key is None or key < best_key:
@@ -117,12 +130,15 @@ class FairOrder:
 
     def _key(self, child: Node, head: Head) -> FairKey:
         """Return the key of a head at the level below which `child` stands."""
-        path = _path(self._tree.queue_node(head.cluster_queue), child)
-        versions = tuple(node.usage_version for node in path)
-        slot = (f"{'cohort' if child.is_cohort else 'queue'} {child.name}", head.id)
+        queue = self._tree.queue_node(head.cluster_queue)
+        slot = (child, queue)
+        path = self._paths.get(slot)
+        if path is None:
+            path = self._paths[slot] = _path(queue, child)
+        versions = [node.usage_version for node in path]
         known = self._keys.get(slot)
-        if known is not None and known[0] == versions:
-            return known[1]
+        if known is not None and known[0] is head and known[1] == versions:
+            return known[2]
         if child.is_cohort:
             with self._tree.trial():
                 self._tree.add_usage(head.cluster_queue, head.usage)
@@ -130,18 +146,17 @@ class FairOrder:
         else:
             share = compute_share(child, head.usage)
         key = (share.borrows_on(head.usage), share.sort_key, *_plain_key(head))
-        self._keys[slot] = (versions, key)
+        self._keys[slot] = (head, versions, key)
         return key
 
 
-def _path(queue: Node, top: Node) -> list[Node]:
+def _path(queue: Node, top: Node) -> tuple[Node, ...]:
     path = [queue]
-    while path[-1] is not top:
-        parent = path[-1].parent
-        if parent is None:
+    for ancestor in queue.ancestors():
+        if path[-1] is top:
             break
-        path.append(parent)
-    return path
+        path.append(ancestor)
+    return tuple(path)
 
 
 def _plain_key(head: Head) -> QueueKey:

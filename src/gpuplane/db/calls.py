@@ -3,6 +3,8 @@
 `write` makes idempotency atomic: the shaped answer is stored in the transaction it answers for.
 """
 
+import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
@@ -14,7 +16,9 @@ from gpuplane.db.database import Database
 from gpuplane.db.idempotency import StoredAnswer, store_answer
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.kit.access import Principal
+from gpuplane.kit.bodies import SecretBody
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.sealing import SealingKeys
 
 T = TypeVar("T")
 Shaped = TypeVar("Shaped", bound=BaseModel)
@@ -70,19 +74,47 @@ class Call:
                     session,
                     self.idempotency_scope,
                     self.idempotency_key,
-                    StoredAnswer(self.request_hash, status, body.model_dump_json(by_alias=True)),
+                    StoredAnswer(self.request_hash, status, _kept(self, body)),
                     self.now,
                 )
             return body
 
+        keeps = self.idempotency_key is not None and "sealing" in self.ports
+        if keeps and not self.sealing.is_ready:  # a first start makes the key: not in the writer
+            await asyncio.to_thread(self.sealing.key_ids)
         return await self.database.write(name, run)
+
+    @property
+    def sealing(self) -> SealingKeys:
+        """Return the keys that seal secrets at rest."""
+        return self.port("sealing", SealingKeys)
 
     def port(self, name: str, kind: type[T]) -> T:
         """Return a named part that the composition root offers to endpoints."""
         value = self.ports[name]
         if not isinstance(value, kind):
             raise TypeError(f"port {name!r} is {type(value).__name__}, not {kind.__name__}")
-        return cast("T", value)
+        return value
+
+
+def _kept(call: Call, body: BaseModel) -> str:
+    """Return an answer as it is kept for replays: sealed if it shows a secret."""
+    text = body.model_dump_json(by_alias=True)
+    if not isinstance(body, SecretBody):
+        return text
+    sealed = call.sealing.seal(text.encode(), f"answer/{call.idempotency_key}")
+    return _SEALED + base64.b64encode(sealed).decode()
+
+
+def open_answer(call: Call, kept: str) -> str:
+    """Return the answer that was kept, as it was first given."""
+    if not kept.startswith(_SEALED):
+        return kept
+    sealed = base64.b64decode(kept.removeprefix(_SEALED))
+    return call.sealing.open(sealed, f"answer/{call.idempotency_key}").decode()
+
+
+_SEALED = "sealed:"
 
 
 def get_call(request: Request) -> Call:

@@ -28,6 +28,9 @@ class Permission(StrEnum):
     """One right; endpoints name exactly one. The values are also token scopes."""
 
     PUBLIC = "public"
+    """Nobody needs to be known: health, version."""
+    KNOWN = "known"
+    """Every caller with a valid token."""
     JOB_READ = "job:read"
     JOB_WRITE = "job:write"
     JOB_MANAGE = "job:manage"
@@ -52,9 +55,12 @@ class Permission(StrEnum):
     TOKEN_MANAGE = "token:manage"
 
 
+ALWAYS = frozenset({Permission.PUBLIC, Permission.KNOWN})
+"""What needs no role; the first not even a caller."""
+
 _VIEWER = frozenset(
     {
-        Permission.PUBLIC,
+        *ALWAYS,
         Permission.JOB_READ,
         Permission.CLUSTER_READ,
         Permission.QUOTA_READ,
@@ -109,6 +115,29 @@ class Grant:
     role: Role
     tenant_id: TenantId | None = None
     project_id: ProjectId | None = None
+    extra: frozenset[Permission] = field(default_factory=frozenset)
+    """Single permissions held beside the role in the same place, such as `job:manage`."""
+
+    def carries(self, permission: Permission) -> bool:
+        """Return whether this grant holds a permission in the place it is for."""
+        if self.tenant_id is not None and permission in PLATFORM_PERMISSIONS:
+            return False
+        return permission in ROLE_PERMISSIONS[self.role] or permission in self.extra
+
+    def covers(self, tenant_id: TenantId | None, project_id: ProjectId | None) -> bool:
+        """Return whether a thing of this tenant and project lies in the place it is for."""
+        if self.tenant_id is None:
+            return True
+        return self.tenant_id == tenant_id and self.project_id in (None, project_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RowScope:
+    """Which rows a list may show: all, those of whole tenants, and those of single projects."""
+
+    everything: bool = False
+    tenant_ids: frozenset[TenantId] = frozenset()
+    project_ids: frozenset[ProjectId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +152,6 @@ class Principal:
     grants: tuple[Grant, ...]
     token_id: TokenId | None = None
     scopes: frozenset[Permission] | None = None
-    extra: frozenset[Permission] = field(default_factory=frozenset)
-    """Single permissions granted beside a role, such as `job:manage`."""
 
     @property
     def is_platform(self) -> bool:
@@ -144,30 +171,38 @@ class Principal:
             tenant_id: The tenant of the thing; None for things of the platform.
             project_id: The project of the thing, if it lies in one.
         """
-        if permission is Permission.PUBLIC:
-            return True
-        if self.scopes is not None and permission not in self.scopes:
-            return False
-        for grant in self.grants:
-            if grant.tenant_id is not None:
-                if permission in PLATFORM_PERMISSIONS or grant.tenant_id != tenant_id:
-                    continue
-                if grant.project_id is not None and grant.project_id != project_id:
-                    continue
-            if permission in ROLE_PERMISSIONS[grant.role] or permission in self.extra:
-                return True
-        return False
-
-    def may_anywhere(self, permission: Permission) -> bool:
-        """Return whether any grant carries the permission (the check before a row is known)."""
-        if permission is Permission.PUBLIC:
+        if permission in ALWAYS:
             return True
         if self.scopes is not None and permission not in self.scopes:
             return False
         return any(
-            permission in ROLE_PERMISSIONS[grant.role] or permission in self.extra
+            grant.carries(permission) and grant.covers(tenant_id, project_id)
             for grant in self.grants
-            if grant.tenant_id is None or permission not in PLATFORM_PERMISSIONS
+        )
+
+    def may_anywhere(self, permission: Permission) -> bool:
+        """Return whether any grant carries the permission (the check before a row is known)."""
+        if permission in ALWAYS:
+            return True
+        if self.scopes is not None and permission not in self.scopes:
+            return False
+        return any(grant.carries(permission) for grant in self.grants)
+
+    def rows(self, permission: Permission) -> "RowScope":
+        """Return in which tenants and projects rows may be listed with this permission."""
+        if self.scopes is not None and permission not in self.scopes:
+            return RowScope()
+        grants = [grant for grant in self.grants if grant.carries(permission)]
+        return RowScope(
+            everything=any(grant.tenant_id is None for grant in grants),
+            tenant_ids=frozenset(
+                grant.tenant_id
+                for grant in grants
+                if grant.tenant_id is not None and grant.project_id is None
+            ),
+            project_ids=frozenset(
+                grant.project_id for grant in grants if grant.project_id is not None
+            ),
         )
 
     def sees_tenant(self, tenant_id: TenantId) -> bool:
@@ -211,3 +246,33 @@ def requires(permission: Permission) -> Callable[[F], F]:
 def permission_of(function: object) -> Permission | None:
     """Return the mark that `requires` left on an endpoint."""
     return getattr(function, "__gpuplane_permission__", None)
+
+
+def counts_as_submit(function: F) -> F:
+    """Mark an endpoint whose calls are counted by the per-tenant limit on submits."""
+    function.__gpuplane_submit__ = True  # type: ignore[attr-defined]  # the mark
+    return function
+
+
+def is_submit(function: object) -> bool:
+    """Return whether `counts_as_submit` marked an endpoint."""
+    return getattr(function, "__gpuplane_submit__", False)
+
+
+def accepts_upload(max_bytes: int) -> Callable[[F], F]:
+    """Mark an endpoint that reads a stream of bytes instead of a JSON body.
+
+    Args:
+        max_bytes: The longest stream it takes; more is answered with 413.
+    """
+
+    def mark(function: F) -> F:
+        function.__gpuplane_upload__ = max_bytes  # type: ignore[attr-defined]  # the mark
+        return function
+
+    return mark
+
+
+def upload_limit(function: object) -> int | None:
+    """Return the limit that `accepts_upload` left on an endpoint, in bytes."""
+    return getattr(function, "__gpuplane_upload__", None)

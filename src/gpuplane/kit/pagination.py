@@ -58,6 +58,10 @@ def decode_cursor(cursor: str | None, sort: str) -> tuple[object, ...] | None:
         keys = tuple(value[1:])
         if not all(isinstance(key, (str, int, float, type(None))) for key in keys):
             raise ValueError("not scalar keys")
+        if any(isinstance(key, int) and abs(key) >= 2**63 for key in keys):
+            raise ValueError("not a number a column can hold")
+        if any(isinstance(key, str) and "\x00" in key for key in keys):
+            raise ValueError("not a text a column can hold")
     except (ValueError, IndexError, binascii.Error, UnicodeDecodeError) as error:
         raise InvalidInput(
             "The cursor does not belong to this list.",

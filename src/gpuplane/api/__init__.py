@@ -1,0 +1,1 @@
+"""The HTTP edge: app factory, guard of every route, authentication, problem documents."""

@@ -1,0 +1,132 @@
+"""Builds the HTTP app from the routers it is given; every route stands behind a guard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
+
+from gpuplane import __version__
+from gpuplane.api.authentication import Authenticator
+from gpuplane.api.edge import Edge
+from gpuplane.api.errors import answer_errors
+from gpuplane.api.guard import Guard, GuardContext
+from gpuplane.api.limits import Limits, SubmitBuckets
+from gpuplane.api.operations import api_router, probe_router
+from gpuplane.db.database import Database
+from gpuplane.kit.clock import Clock
+from gpuplane.kit.loops import LoopState
+
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AppDependencies:
+    """What the composition root hands to the API."""
+
+    database: Database
+    clock: Clock
+    authenticator: Authenticator
+    routers: Sequence[APIRouter]
+    """Routers of the domains, mounted under `/api/v1`."""
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    limits: Limits = field(default_factory=Limits)
+    loop_states: Mapping[str, LoopState] = field(default_factory=dict)
+    """Live states of the loops that this process runs."""
+    ports: Mapping[str, Any] = field(default_factory=dict)
+    """Named parts that endpoints may ask for with `call.port(name, kind)`."""
+
+
+def create_app(deps: AppDependencies) -> FastAPI:
+    """Return the app.
+
+    Raises:
+        ValueError: If an endpoint names no permission, or two have one method and path.
+    """
+    app = FastAPI(
+        title="gpuplane",
+        version=__version__,
+        summary="One control plane for every GPU an organisation owns or rents.",
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=operation_id,
+    )
+    context = GuardContext(
+        database=deps.database,
+        clock=deps.clock,
+        authenticator=deps.authenticator,
+        limits=deps.limits,
+        buckets=SubmitBuckets(deps.limits, deps.clock),
+        ports={
+            **deps.ports,
+            "registry": deps.registry,
+            "loop_states": deps.loop_states,
+            "limits": deps.limits,
+        },
+    )
+    seen: set[tuple[str, str]] = set()
+    _mount(app, probe_router, "", context, seen)
+    for router in (api_router, *deps.routers):
+        _mount(app, router, PREFIX, context, seen)
+    answer_errors(app)
+    app.add_middleware(Edge, registry=deps.registry)
+    return app
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the id of an operation in the OpenAPI document: `jobs_submit`."""
+    module = route.endpoint.__module__.split(".")
+    return f"{module[-2]}_{route.endpoint.__name__}"
+
+
+def guarded_routes(app: FastAPI) -> list[APIRoute]:
+    """Return every route of an app that stands behind a guard, in the order they are tried."""
+    return [route for route in app.routes if isinstance(route, APIRoute)]
+
+
+def _mount(
+    app: FastAPI,
+    router: APIRouter,
+    prefix: str,
+    context: GuardContext,
+    seen: set[tuple[str, str]],
+) -> None:
+    """Copy a router's routes onto the app, each behind its guard.
+
+    Routes are copied flat because the app then matches one list, and because each must be wrapped.
+    """
+    for route in router.routes:
+        if not isinstance(route, APIRoute):
+            raise TypeError(f"{route!r} is no API route; routers of domains hold nothing else")
+        path = prefix + route.path
+        for method in sorted(route.methods or ()):
+            if (method, path) in seen:
+                raise ValueError(f"two endpoints answer {method} {path}")
+            seen.add((method, path))
+        app.router.add_api_route(
+            path,
+            route.endpoint,
+            methods=sorted(route.methods or ()),
+            response_model=route.response_model,
+            status_code=route.status_code,
+            tags=[*router.tags, *(tag for tag in route.tags if tag not in router.tags)],
+            dependencies=route.dependencies,
+            summary=route.summary,
+            description=route.description,
+            response_description=route.response_description,
+            responses=route.responses,
+            deprecated=route.deprecated,
+            operation_id=route.operation_id,
+            include_in_schema=route.include_in_schema,
+            response_class=route.response_class,
+            name=route.name,
+            openapi_extra=route.openapi_extra,
+        )
+        added = app.routes[-1]
+        if not isinstance(added, APIRoute):
+            raise TypeError(f"{path} was not added as an API route")
+        added.app = Guard(added.app, added, context)

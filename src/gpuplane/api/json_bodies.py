@@ -1,0 +1,71 @@
+"""Refuses what is no JSON we could mean, before anything reads it: depth, NaN, NUL, bad UTF-8."""
+
+import msgspec
+
+from gpuplane.kit.errors import InvalidInput
+
+
+def check_json(body: bytes, max_depth: int) -> None:
+    """Raise unless a body is JSON that every part behind can hold.
+
+    Raises:
+        InvalidInput: If it is not; the sentence says what is wrong where.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError as error:
+        raise _too_deep(max_depth) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"The body is not UTF-8 (byte {error.start}).",
+            code="invalid_encoding",
+            fix="Send JSON in UTF-8.",
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"The body is not valid JSON: {error}.",
+            code="invalid_json",
+            fix="Check brackets and quotes; NaN and Infinity are no JSON.",
+        ) from error
+    if body.count(b"[") + body.count(b"{") > max_depth:
+        _check_depth(value, max_depth)
+    if b"\\u0000" in body:
+        _check_nul(value)
+
+
+def _check_depth(value: object, max_depth: int) -> None:
+    level: list[object] = [value]
+    for _ in range(max_depth + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise _too_deep(max_depth)
+
+
+def _check_nul(value: object) -> None:
+    rest: list[object] = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str) and "\x00" in one:
+            raise InvalidInput(
+                "Text in the body contains the NUL character.",
+                code="invalid_text",
+                fix="Remove \\u0000.",
+            )
+        if isinstance(one, dict):
+            rest.extend(one)
+        rest.extend(_inside(one))
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _too_deep(max_depth: int) -> InvalidInput:
+    return InvalidInput(
+        f"The body nests deeper than {max_depth} levels.",
+        code="too_deep",
+        fix="Flatten it.",
+    )

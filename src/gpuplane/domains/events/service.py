@@ -1,0 +1,144 @@
+"""Use cases of events: record what happened, relay it in order, list it, follow it, prune it.
+
+`record` belongs in the transaction of the change it tells of. Nothing here sends anything.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from gpuplane.core.ids import EventId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.events import repository
+from gpuplane.domains.events.errors import CursorExpired
+from gpuplane.domains.events.rules import Event, EventFilter
+from gpuplane.kit.access import Permission, Principal, RowScope
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.pagination import Page, PageRequest
+
+__all__ = ["Event", "EventFilter", "NewEvent", "record", "record_many"]
+
+RELAY = "relay"
+"""The name of the loop that gives events their positions."""
+RELAY_BATCH = 5_000
+PRUNE_BATCH = 5_000
+MAX_MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """Something that happened; `kind` is `noun.past`, such as `job.completed`."""
+
+    kind: str
+    at: int
+    subject_kind: str
+    subject_id: str | UUID
+    tenant_id: UUID | None = None
+    project_id: UUID | None = None
+    cluster_id: UUID | None = None
+    actor: str = "system"
+    """The name of the user or loop that did it."""
+    reason: str = ""
+    message: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+    audit: bool = False
+    """True for reads worth a trace (logs, exec, refusals) and changes of rights."""
+    id: EventId = field(default_factory=lambda: EventId(new_id()))
+
+
+def record(session: WriteSession, event: NewEvent) -> None:
+    """Append one event to the outbox in the caller's transaction."""
+    record_many(session, (event,))
+
+
+def record_many(session: WriteSession, events: Iterable[NewEvent]) -> None:
+    """Append events in one batch; their order is the order of the stream."""
+    rows = [
+        {
+            "id": event.id,
+            "at": event.at,
+            "kind": event.kind,
+            "tenant_id": event.tenant_id,
+            "project_id": event.project_id,
+            "cluster_id": event.cluster_id,
+            "subject_kind": event.subject_kind,
+            "subject_id": str(event.subject_id),
+            "actor": event.actor[:200],
+            "reason": event.reason,
+            "message": event.message[:MAX_MESSAGE_CHARS],
+            "data": event.data,
+            "audit": event.audit,
+        }
+        for event in events
+    ]
+    if rows:
+        repository.store_events(session, rows)
+        session.wake(RELAY)
+
+
+def relay(session: WriteSession, limit: int = RELAY_BATCH) -> int:
+    """Give stream positions to events that are committed and have none; return how many."""
+    return repository.apply_positions(session, limit)
+
+
+def has_unrelayed(session: ReadSession) -> bool:
+    """Return whether events wait for their position."""
+    return repository.has_unrelayed(session)
+
+
+def last_position(session: ReadSession) -> int:
+    """Return the newest position of the stream."""
+    return repository.last_position(session)
+
+
+def list_events(
+    session: ReadSession,
+    principal: Principal,
+    wanted: EventFilter,
+    page: PageRequest,
+    sort: str = repository.SORT_NEWEST,
+) -> Page[Event]:
+    """Return one page of the events the caller may see (`sort` is `-seq` or `seq`)."""
+    return repository.list_events(
+        session, principal.rows(Permission.EVENT_READ), wanted, page, sort
+    )
+
+
+def list_events_of(
+    session: ReadSession, subject_kind: str, subject_id: str | UUID, page: PageRequest
+) -> Page[Event]:
+    """Return one page of a thing's events, oldest first; the caller was let in to the thing."""
+    wanted = EventFilter(subject_kind=subject_kind, subject_id=str(subject_id))
+    everything = RowScope(everything=True)
+    return repository.list_events(session, everything, wanted, page, repository.SORT_OLDEST)
+
+
+def load_stream(
+    session: ReadSession,
+    principal: Principal,
+    wanted: EventFilter,
+    after: int,
+    limit: int,
+) -> tuple[tuple[Event, ...], int]:
+    """Return the next events of the stream after a position, and the position read up to.
+
+    Raises:
+        CursorExpired: If events after that position were pruned, so that a gap would show.
+    """
+    if after < repository.pruned_position(session):
+        raise CursorExpired(
+            "The events after this position are not kept any more.",
+            field="Last-Event-ID",
+            fix="Read the current state from the lists, then follow the stream from now on.",
+        )
+    until = repository.last_position(session)
+    scope = principal.rows(Permission.EVENT_READ)
+    found = repository.load_after(session, after, scope, wanted, limit)
+    if len(found) == limit and found[-1].position is not None:
+        until = found[-1].position
+    return found, max(until, after)
+
+
+def prune(session: WriteSession, before: int) -> int:
+    """Forget a batch of events older than an instant; 0 means that none is left."""
+    return repository.prune(session, before, PRUNE_BATCH)

@@ -1,0 +1,1 @@
+"""Who is there: tenants, projects, users, tokens, memberships, and clusters a project may use."""

@@ -1,0 +1,197 @@
+"""A real app on a real database, asked over ASGI: what tests of the HTTP API start from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
+
+from gpuplane.api.app import AppDependencies, create_app
+from gpuplane.api.authentication import Authenticator
+from gpuplane.api.limits import Limits
+from gpuplane.api.routers import load_routers
+from gpuplane.core.ids import ProjectId, TenantId, TokenId, UserId
+from gpuplane.db.database import Database
+from gpuplane.db.types import Base
+from gpuplane.domains.identity import service as identity
+from gpuplane.kit.access import Permission, Principal, Role
+from gpuplane.kit.clock import SystemClock
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.sealing import SealingKeys
+
+
+class SteppingClock(SystemClock):
+    """The machine's clock, moved forward by hand."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self.ahead_s += seconds
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self.ahead_s * 1000)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+@dataclass
+class Server:
+    """One app with its parts within reach, and a client that holds the admin token."""
+
+    app: FastAPI
+    database: Database
+    clock: SteppingClock
+    admin: Principal
+    admin_token: str
+    authenticator: Authenticator
+    ports: dict[str, Any]
+    clients: list[httpx2.AsyncClient] = field(default_factory=list)
+
+    def client(self, token: str | None) -> httpx2.AsyncClient:
+        """Return a client that sends this token, or none."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.app),
+            base_url="http://gpuplane.test",
+            headers=headers,
+            timeout=30,
+        )
+        self.clients.append(client)
+        return client
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        """The client of the platform's admin."""
+        return self.client(self.admin_token)
+
+    async def make_tenant(self, name: str) -> tuple[TenantId, ProjectId]:
+        """Make a tenant; return it with its default project."""
+        now = self.clock.now_ms()
+
+        def unit(session: Any) -> tuple[TenantId, ProjectId]:
+            tenant = identity.create_tenant(session, self.admin, TenantId(new_id()), name, "", now)
+            project = identity.find_project_in(session, tenant.id, "default")
+            assert project is not None
+            return tenant.id, project.id
+
+        return await self.database.write("tests.make_tenant", unit)
+
+    async def make_project(self, tenant_id: TenantId, name: str) -> ProjectId:
+        """Make a project of a tenant."""
+        now = self.clock.now_ms()
+        project = identity.Project(ProjectId(new_id()), tenant_id, name, "", now, 1)
+        await self.database.write(
+            "tests.make_project",
+            lambda s: identity.create_project(s, self.admin, project, now),
+        )
+        return project.id
+
+    async def make_user(
+        self,
+        name: str,
+        role: Role | None,
+        tenant_id: TenantId,
+        project_id: ProjectId,
+        *,
+        on: str = "project",
+        extra: Sequence[Permission] = (),
+        scopes: Sequence[Permission] | None = None,
+    ) -> tuple[UserId, str]:
+        """Make a user with one role on its `project`, `tenant` or the `platform`, and a token."""
+        now = self.clock.now_ms()
+        user = identity.User(UserId(new_id()), name, None, "", tenant_id, project_id, False, now, 1)
+        plain = "gp_" + secrets.token_urlsafe(32)
+        token = identity.Token(
+            id=TokenId(new_id()),
+            user_id=user.id,
+            name="test",
+            hint=plain[:8],
+            scopes=None if scopes is None else tuple(sorted(one.value for one in scopes)),
+            created_at=now,
+            expires_at=None,
+            revoked_at=None,
+            last_used_at=now,
+        )
+
+        def unit(session: Any) -> None:
+            identity.create_user(session, self.admin, user, now)
+            if role is not None:
+                membership = identity.Membership(
+                    user.id,
+                    None if on == "platform" else tenant_id,
+                    project_id if on == "project" else None,
+                    role.value,
+                    tuple(sorted(one.value for one in extra)),
+                    now,
+                )
+                identity.set_membership(session, self.admin, membership, now)
+            digest = hashlib.sha256(plain.encode()).hexdigest()
+            identity.create_token(session, self.admin, token, digest, now)
+
+        await self.database.write("tests.make_user", unit)
+        return user.id, plain
+
+    async def principal_of(self, token: str) -> Principal:
+        """Return who the app thinks is behind a token."""
+        return await self.authenticator.authenticate(f"Bearer {token}")
+
+
+@contextlib.asynccontextmanager
+async def running_server(
+    database_url: str,
+    home: Path,
+    *,
+    routers: Sequence[APIRouter] | None = None,
+    limits: Limits | None = None,
+    ports: dict[str, Any] | None = None,
+    adapt: Callable[[AppDependencies], AppDependencies] = lambda deps: deps,
+) -> AsyncIterator[Server]:
+    """Make tables, defaults and an app on an empty database; end it all afterwards."""
+    database = Database(database_url)
+    clock = SteppingClock()
+    token = "gp_" + secrets.token_urlsafe(32)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    mounted = load_routers() if routers is None else routers  # imports every table, too
+    try:
+        Base.metadata.create_all(database.engine)
+        admin = await database.write(
+            "tests.defaults", lambda s: identity.ensure_defaults(s, clock.now_ms(), digest)
+        )
+        authenticator = Authenticator(database, clock)
+        offered: dict[str, Any] = {"sealing": SealingKeys(home / "keys"), **(ports or {})}
+        deps = AppDependencies(
+            database=database,
+            clock=clock,
+            authenticator=authenticator,
+            routers=mounted,
+            registry=CollectorRegistry(),
+            limits=limits or Limits(),
+            ports=offered,
+        )
+        app = create_app(adapt(deps))
+        server = Server(app, database, clock, admin, token, authenticator, offered)
+        try:
+            yield server
+        finally:
+            for client in server.clients:
+                await client.aclose()
+    finally:
+        database.close()
+
+
+def same_key(keys: Path, home: Path) -> None:
+    """Give a home the sealing key of another, because making one takes seconds."""
+    target = home / "keys"
+    target.mkdir(parents=True, mode=0o700)
+    for path in keys.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())

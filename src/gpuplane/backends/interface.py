@@ -165,7 +165,7 @@ class ReplicaChanges:
             `Observation.generation`, call `observe` for the nodes.
         observed_at: When this was looked at, milliseconds since the epoch.
         replicas: One observation for each changed replica, in the order of the changes. Progress
-            alone is no change: `observe` carries it.
+            alone is a change only now and then: `observe` carries it at any time.
     """
 
     cursor: str
@@ -282,7 +282,7 @@ class Backend(Protocol):
         ...
 
     async def wait_changed(self, timeout_s: float) -> None:
-        """Return when something observable changed, or after timeout_s."""
+        """Return when something observable changed since the last return, or after timeout_s."""
         ...
 
 

@@ -6,7 +6,7 @@ event, so attempts between two events cost nothing.
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.backends.interface import (
@@ -23,6 +23,7 @@ from gpuplane.backends.simulated.timeline import (
     Ending,
     Moment,
     compute_moment,
+    compute_progress,
     find_next_change,
     plan_endings,
 )
@@ -35,13 +36,18 @@ OVER = (Phase.EXITED, Phase.LOST)
 
 @dataclass(slots=True)
 class Entry:
-    """One attempt in memory: its record, how it ends, and its state at the last event."""
+    """One attempt in memory: its record, how it ends, and its state at the last event.
+
+    `seen` keeps the observation of each replica since then; `holds` whether it has its devices.
+    """
 
     record: AttemptRecord
+    ref: AttemptRef
     endings: tuple[Ending | None, ...]
     next_at: int | None = None
     moments: list[Moment] = field(default_factory=list)
     holds: list[bool] = field(default_factory=list)
+    seen: list[ReplicaObservation] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +86,8 @@ class AttemptTable:
     def put(self, record: AttemptRecord, at: int) -> None:
         """Add an attempt, or replace what is known of it."""
         old = self._entries.get(record.attempt_id)
-        entry = Entry(record, plan_endings(record, self._failures, self._gpu_index))
+        ref = AttemptRef(AttemptId(UUID(record.attempt_id)), record.epoch)
+        entry = Entry(record, ref, plan_endings(record, self._failures, self._gpu_index))
         if old is not None:
             entry.holds = old.holds
         else:
@@ -129,8 +136,8 @@ class AttemptTable:
     def observe(self, at: int) -> Iterator[ReplicaObservation]:
         """Yield what is seen of every replica at this fleet instant."""
         for entry in self._entries.values():
-            for position in range(len(entry.record.replicas)):
-                yield self._observe(entry, position, at)
+            for position in range(len(entry.seen)):
+                yield _refreshed(entry, position, at)
 
     def observe_since(self, position: int, at: int) -> list[ReplicaObservation]:
         """Return the replicas that changed after a position, in the order of the changes."""
@@ -144,13 +151,14 @@ class AttemptTable:
     def _observe_key(self, attempt_id: str, rank: int, at: int) -> ReplicaObservation:
         entry = self._entries[attempt_id]
         ranks = [replica.rank for replica in entry.record.replicas]
-        return self._observe(entry, ranks.index(rank), at)
+        return _refreshed(entry, ranks.index(rank), at)
 
     def _settle(self, entry: Entry, at: int, *, mark_all: bool) -> None:
         """Compute the state at an instant, note what changed, plan the next event."""
         record = entry.record
         before = entry.moments
         entry.moments = [compute_moment(record, ending, at) for ending in entry.endings]
+        entry.seen = [self._observe(entry, position) for position in range(len(entry.moments))]
         for position, moment in enumerate(entry.moments):
             replica = record.replicas[position]
             if mark_all or _differs(before[position], moment):
@@ -179,15 +187,13 @@ class AttemptTable:
         if not held:
             self._held.pop(gpu_id, None)
 
-    def _observe(self, entry: Entry, position: int, at: int) -> ReplicaObservation:
+    def _observe(self, entry: Entry, position: int) -> ReplicaObservation:
         record, moment = entry.record, entry.moments[position]
-        if moment.phase in (Phase.RUNNING, Phase.STOPPING):
-            moment = compute_moment(record, entry.endings[position], at)
         ending, told = moment.ending, self._to_instant
         rank = record.replicas[position].rank
         succeeded = ending is not None and ending.exit_code == 0
         return ReplicaObservation(
-            ref=AttemptRef(AttemptId(UUID(record.attempt_id)), record.epoch),
+            ref=entry.ref,
             rank=rank,
             phase=moment.phase,
             started_at=None if moment.started_at is None else told(moment.started_at),
@@ -206,10 +212,20 @@ class AttemptTable:
         )
 
 
+def _refreshed(entry: Entry, position: int, at: int) -> ReplicaObservation:
+    """Return what was seen at the last event with the progress of now."""
+    seen = entry.seen[position]
+    if seen.phase not in (Phase.RUNNING, Phase.STOPPING):
+        return seen
+    progress = compute_progress(entry.record, at)
+    return seen if progress == seen.progress_ratio else replace(seen, progress_ratio=progress)
+
+
 def _differs(before: Moment, after: Moment) -> bool:
-    """Return whether anything but the progress differs."""
-    return (before.phase, before.restart_count, before.checkpoint_at) != (
-        after.phase,
-        after.restart_count,
-        after.checkpoint_at,
+    """Return whether there is news; progress is that only now and then."""
+    return (
+        before.phase is not after.phase
+        or before.restart_count != after.restart_count
+        or before.checkpoint_at != after.checkpoint_at
+        or before.progress_step != after.progress_step
     )

@@ -113,7 +113,6 @@ class SimulatedBackend:
     async def observe(self) -> Observation:
         """Return all nodes and every replica not yet forgotten."""
         at = self._catch_up()
-        self._told = (self._table.position, self._inventory.generation)
         return Observation(
             generation=self._inventory.generation,
             observed_at=self._clock.to_instant(at),
@@ -126,7 +125,6 @@ class SimulatedBackend:
         at = self._catch_up()
         incarnation, _, position = cursor.partition(":")
         since = int(position) if incarnation == self._incarnation and position.isdigit() else -1
-        self._told = (self._table.position, self._inventory.generation)
         return ReplicaChanges(
             cursor=f"{self._incarnation}:{self._table.position}",
             generation=self._inventory.generation,
@@ -183,11 +181,16 @@ class SimulatedBackend:
         self._table.remove(str(ref.attempt_id))
 
     async def wait_changed(self, timeout_s: float) -> None:
-        """Return when there is something that was not yet observed, or after timeout_s."""
+        """Return when something changed since the last return, or after timeout_s.
+
+        One watcher a backend: two would take each other's changes.
+        """
         until = self._wall.monotonic() + timeout_s
         while True:
             self._catch_up()
-            if self._told != (self._table.position, self._inventory.generation):
+            now = (self._table.position, self._inventory.generation)
+            if self._told != now:
+                self._told = now
                 return
             left_s = until - self._wall.monotonic()
             if left_s <= 0:

@@ -20,6 +20,11 @@ RESTART_DELAY_MS = 1000
 LABEL = "[simulated]"
 """Stands in every message and log line that a simulated workload leaves."""
 
+PROGRESS_STEPS = 20
+"""Progress is news this often in the course of the work ..."""
+PROGRESS_GAP_MS = 15_000
+"""... but never faster than this: 10,000 short jobs must not flood the control plane."""
+
 _CHECKPOINT = re.compile(r"(?:^|/)simulated-(\d{1,15})ms$")
 
 
@@ -104,6 +109,7 @@ class Moment:
     ending: Ending | None
     restart_count: int
     progress_ratio: float | None
+    progress_step: int
     checkpoint: str | None
     checkpoint_at: int | None
 
@@ -159,7 +165,8 @@ def compute_moment(record: AttemptRecord, ending: Ending | None, at: int) -> Mom
         started_at=record.running_at if started else None,
         ending=ending if over else None,
         restart_count=_count_laps(record, until) if started else 0,
-        progress_ratio=_compute_progress(record, until) if started else 0.0,
+        progress_ratio=compute_progress(record, until),
+        progress_step=_count_progress_steps(record, until),
         checkpoint=None if checkpoint is None else _checkpoint_name(record, checkpoint),
         checkpoint_at=checkpoint,
     )
@@ -177,9 +184,21 @@ def find_next_change(
         ends,
         (record.running_at, find_term(record)),
         (_find_next_checkpoint(record, at), _find_next_lap(record, at)),
+        (_find_next_progress(record, at),),
     )
     later = [c for c in candidates if c is not None and c > at and (last is None or c <= last)]
     return min(later, default=None)
+
+
+def compute_progress(record: AttemptRecord, at: int) -> float | None:
+    """Return the share of the work that is done at an instant; None where there is no end."""
+    if record.work_ms is None or record.restarts:
+        return None
+    if at < record.running_at:
+        return 0.0
+    if record.work_ms == 0:
+        return 1.0
+    return min(1.0, (record.done_ms + at - record.running_at) / record.work_ms)
 
 
 def find_term(record: AttemptRecord) -> int | None:
@@ -315,12 +334,23 @@ def _find_next_lap(record: AttemptRecord, at: int) -> int | None:
     return exits_at if exits_at > at else lap_start + lap_ms
 
 
-def _compute_progress(record: AttemptRecord, at: int) -> float | None:
+def _progress_gap_ms(record: AttemptRecord) -> int | None:
+    """Return how often progress is news, or None where there is none."""
     if record.work_ms is None or record.restarts:
         return None
-    if record.work_ms == 0:
-        return 1.0
-    return min(1.0, (record.done_ms + at - record.running_at) / record.work_ms)
+    return max(PROGRESS_GAP_MS, record.work_ms // PROGRESS_STEPS)
+
+
+def _count_progress_steps(record: AttemptRecord, at: int) -> int:
+    gap_ms = _progress_gap_ms(record)
+    return 0 if gap_ms is None else max(0, at - record.running_at) // gap_ms
+
+
+def _find_next_progress(record: AttemptRecord, at: int) -> int | None:
+    gap_ms = _progress_gap_ms(record)
+    if gap_ms is None:
+        return None
+    return record.running_at + (_count_progress_steps(record, at) + 1) * gap_ms
 
 
 def _find_checkpoint(record: AttemptRecord, at: int) -> int | None:

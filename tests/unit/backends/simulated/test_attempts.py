@@ -356,7 +356,7 @@ async def test_waiting_returns_at_the_next_change_and_not_before(
 ) -> None:
     backend = open_backend(fleet)
     await backend.ensure_workload(a_plan(fleet, behaviour=lasting(10)), {})
-    await backend.observe()
+    await backend.wait_changed(0)
     waiting = asyncio.ensure_future(backend.wait_changed(60))
     await clock.advance(1.9)
     assert not waiting.done()
@@ -364,12 +364,13 @@ async def test_waiting_returns_at_the_next_change_and_not_before(
     assert waiting.done()
 
 
-async def test_waiting_returns_at_once_for_what_was_not_observed(
+async def test_a_change_between_two_waits_ends_the_second_even_if_someone_looked(
     open_backend: Open, fleet: Fleet
 ) -> None:
     backend = open_backend(fleet)
-    await backend.observe()
+    await backend.wait_changed(0)
     await backend.ensure_workload(a_plan(fleet), {})
+    await backend.observe()
     await asyncio.wait_for(backend.wait_changed(60), 5)
 
 
@@ -377,17 +378,31 @@ async def test_waiting_is_woken_by_a_verb_and_ends_at_its_time_out(
     open_backend: Open, fleet: Fleet, clock: FakeClock
 ) -> None:
     backend = open_backend(fleet)
-    await backend.observe()
+    await backend.wait_changed(0)
     waiting = asyncio.ensure_future(backend.wait_changed(60))
     await clock.advance(1)
     await backend.ensure_workload(a_plan(fleet), {})
     await asyncio.wait_for(waiting, 5)
-    await backend.observe()
     await clock.advance(10)
-    await backend.observe()
+    await backend.wait_changed(0)
     waiting = asyncio.ensure_future(backend.wait_changed(1))
     await clock.advance(1)
     assert waiting.done()
+
+
+async def test_progress_is_news_now_and_then(
+    open_backend: Open, fleet: Fleet, clock: FakeClock
+) -> None:
+    backend = open_backend(fleet)
+    await backend.ensure_workload(a_plan(fleet, behaviour=lasting(1000)), {})
+    await clock.advance(2)
+    told = await backend.observe_replicas_since("")
+    found: list[float | None] = []
+    for _ in range(100):
+        await clock.advance(2)
+        told = await backend.observe_replicas_since(told.cursor)
+        found.extend(each.progress_ratio for each in told.replicas)
+    assert found == [0.05, 0.1, 0.15, 0.2]
 
 
 async def test_changes_are_told_once_for_each_cursor(

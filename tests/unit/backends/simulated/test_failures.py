@@ -96,7 +96,7 @@ async def test_a_failed_gpu_ends_only_its_own_replica_of_a_service(
 
 async def test_waiting_returns_when_a_node_goes_down(open_backend: Open, clock: FakeClock) -> None:
     backend = open_backend(a_fleet("kind: NodeDown, node: plain-01, at: 60s"))
-    await backend.observe()
+    await backend.wait_changed(0)
     waiting = asyncio.ensure_future(backend.wait_changed(1000))
     await clock.advance(59)
     assert not waiting.done()

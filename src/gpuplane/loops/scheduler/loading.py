@@ -108,6 +108,12 @@ def load_world(session: ReadSession, cache: NodeCache, now: int) -> World:
 def _load_cluster(
     session: ReadSession, cluster: Cluster, cache: NodeCache, now: int
 ) -> ClusterView:
+    book = billing.load_book(session)
+    prices = {
+        model: price.price_micro
+        for model in cluster.gpu_shapes
+        if (price := book.find_price(cluster.id, model, now)) is not None
+    }
     return ClusterView(
         cluster=cluster,
         nodes=cache.load(session, cluster),
@@ -115,7 +121,7 @@ def _load_cluster(
         held=placements.held_by_jobs(session, cluster.id),
         reserved=placements.reserved_devices(session, cluster.id),
         queues=queues.load_specs(session, cluster.id),
-        prices=billing.gpu_prices(session, cluster.id, now),
+        prices=prices,
     )
 
 

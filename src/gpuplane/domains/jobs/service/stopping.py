@@ -127,7 +127,7 @@ def finish_attempt(
         "due_at": after.due_at,
         "current_attempt_id": None,
         "reason_counts": None,
-        "actual_cost_micro": billing.actual_cost(session, [job.id], now).get(job.id),
+        "actual_cost_micro": _cost_until(session, job, now),
     }
     if over:
         changes["actual_end"] = now
@@ -158,6 +158,11 @@ def finish_attempt(
     wake_followers(session, job, now)
     session.wake("scheduler", "monitor")
     return after.status
+
+
+def _cost_until(session: WriteSession, job: Job, now: int) -> int:
+    cost = billing.actual_costs(session, [job.id], now)[job.id]
+    return cost.total_micro(job.currency)
 
 
 def wake_followers(session: WriteSession, job: Job, now: int) -> None:

@@ -1,0 +1,30 @@
+"""Commands that run the server's own parts: `up` and `db`."""
+
+import os
+
+import click
+
+from gpuplane.entry.settings import SettingsError, load_settings
+
+
+def up(arguments: list[str]) -> int:
+    """Run `gpuplane up` and return its exit code."""
+    return int(_up.main(arguments, prog_name="gpuplane up", standalone_mode=False) or 0)
+
+
+@click.command()
+@click.option("--home", help="Folder of data, keys and logs (GPUPLANE_HOME).")
+@click.option("--host", help="Address to listen on (GPUPLANE_HOST).")
+@click.option("--port", type=int, help="Port to listen on; 0 takes a free one (GPUPLANE_PORT).")
+@click.option("--database-url", help="Database (GPUPLANE_DATABASE_URL).")
+def _up(home: str | None, host: str | None, port: int | None, database_url: str | None) -> int:
+    """Start the control plane in this terminal; Ctrl-C stops it, running jobs go on."""
+    try:
+        settings = load_settings(
+            os.environ, home=home, host=host, port=port, database_url=database_url
+        )
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    from gpuplane.entry.server import serve
+
+    return serve(settings)

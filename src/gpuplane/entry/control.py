@@ -1,0 +1,148 @@
+"""Builds the control plane: database, backends, loops and API, wired by plain constructors."""
+
+import hashlib
+import logging
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI
+
+from gpuplane import __version__
+from gpuplane.api.app import AppDependencies, create_app
+from gpuplane.api.authentication import Authenticator
+from gpuplane.api.limits import Limits
+from gpuplane.api.routers import load_routers
+from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
+from gpuplane.db.database import Database
+from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
+from gpuplane.entry.backends import BackendRegistry
+from gpuplane.entry.firststart import ensure_first_start
+from gpuplane.entry.home import Home
+from gpuplane.entry.metadata import load_metadata
+from gpuplane.entry.settings import Settings
+from gpuplane.kit.clock import Clock, SystemClock
+from gpuplane.kit.loops import LoopBody, LoopRunner
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops.dispatcher import DispatcherLoop
+from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.scheduler.loop import SchedulerLoop
+
+log = logging.getLogger("gpuplane")
+
+
+@dataclass(slots=True)
+class ControlPlane:
+    """Everything of one process, ready to start and stop."""
+
+    settings: Settings
+    home: Home
+    token: str
+    database: Database
+    backends: BackendRegistry
+    runner: LoopRunner
+    app: FastAPI
+    loops: dict[str, LoopBody] = field(default_factory=dict)
+    address: str = ""
+
+    async def start(self) -> None:
+        """Make what a first start needs, look at the clusters once, then start the loops."""
+        now = SystemClock().now_ms()
+        digest = hashlib.sha256(self.token.encode()).hexdigest()
+        clusters = await self.database.write(
+            "entry.first_start",
+            lambda s: ensure_first_start(s, now, digest, self.token[:12]),
+        )
+        for cluster in clusters:
+            self.backends.add(cluster)
+        self.database.on_commit(self.runner.wake)
+        await self.loops["inventory"].run_once()
+        self.runner.start()
+
+    async def stop(self) -> None:
+        """Stop the loops and let go of everything; what runs goes on."""
+        await self.runner.stop()
+        observer = self.loops["observer"]
+        if isinstance(observer, ObserverLoop):
+            await observer.stop()
+        self.backends.close()
+        self.database.close()
+
+
+def build(settings: Settings, home: Home, clock: Clock | None = None) -> ControlPlane:
+    """Return the control plane that settings describe, not started yet."""
+    clock = clock or SystemClock()
+    token = home.ensure_token()
+    database = Database(settings.sql_url)
+    load_metadata().create_all(database.engine)
+    keys = SealingKeys(home.keys)
+    backends = BackendRegistry(home.path, clock, settings.scheduling.seed)
+    runner = LoopRunner(clock)
+    control: dict[str, ControlPlane] = {}
+    chance = random.Random()  # noqa: S311 - jitter, not a secret
+
+    def around() -> Surroundings:
+        return Surroundings(control["it"].address, str(home.workspaces), __version__)
+
+    loops: list[LoopBody] = [
+        SchedulerLoop(
+            database, clock, policy_of(settings), settings.scheduling.seed, settings.loops.scheduler_s
+        ),
+        DispatcherLoop(
+            database, clock, backends, around, lambda: chance.uniform(-1, 1),
+            settings.loops.dispatcher_s,
+        ),
+        ObserverLoop(
+            database, clock, backends,
+            lambda text: keys.seal(text.encode(), "jobs/outputs"),
+            lambda: chance.uniform(-1, 1),
+            lambda: runner.wake(["observer"]),
+            settings.loops.observer_s,
+        ),
+        InventoryLoop(database, clock, backends, settings.loops.inventory_s),
+    ]  # fmt: skip
+    for body in loops:
+        runner.add(body)
+    ports: dict[str, Any] = {
+        "backends": backends,
+        "keys": keys,
+        "submit_limits": SubmitLimits(settings.limits.unfinished_jobs, settings.limits.array_size),
+        "settings": settings,
+        "home": home,
+    }
+    app = create_app(
+        AppDependencies(
+            database=database,
+            clock=clock,
+            authenticator=Authenticator(database, clock),
+            routers=load_routers(),
+            limits=limits_of(settings),
+            loop_states=runner.states,
+            ports=ports,
+        )
+    )
+    control["it"] = ControlPlane(
+        settings, home, token, database, backends, runner, app, {body.name: body for body in loops}
+    )
+    return control["it"]
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return the scheduling policy that settings describe."""
+    return Policy(
+        placement=PlacementPolicy(settings.scheduling.placement),
+        preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the API's limits that settings describe."""
+    http = settings.http
+    return Limits(
+        body_bytes=http.body_bytes,
+        json_depth=http.json_depth,
+        submits_per_s=http.submits_per_s,
+        submit_burst=http.submit_burst,
+        streams=http.streams,
+    )

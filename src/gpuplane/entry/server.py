@@ -1,0 +1,98 @@
+"""Runs the control plane: one process, one event loop, stopped cleanly by SIGINT or SIGTERM."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from gpuplane.entry.control import build
+from gpuplane.entry.home import Home, HomeInUse
+from gpuplane.entry.settings import Settings
+from gpuplane.kit.failpoints import arm_from_environment
+
+STOP_TIMEOUT_S = 10
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signal handlers: this module owns them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]  # signature of the parent
+        yield
+
+
+def serve(settings: Settings) -> int:
+    """Run until a signal, and return the exit code."""
+    arm_from_environment()
+    home = Home(settings.home)
+    try:
+        home.open()
+    except HomeInUse as error:
+        print(f"gpuplane: {error}", file=sys.stderr)
+        return 1
+    try:
+        sockets = [_bind(settings)]
+    except OSError as error:
+        home.close()
+        print(
+            f"gpuplane: cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+            "Set GPUPLANE_PORT to a free port, or 0 for any.",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings, home, sockets))
+    finally:
+        home.close()
+    return 0
+
+
+def _bind(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((settings.host, settings.port))
+    return bound
+
+
+async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> None:
+    control = build(settings, home)
+    port = sockets[0].getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    control.address = f"http://{host}:{port}"
+    config = uvicorn.Config(
+        control.app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stop)
+    await control.start()
+    home.write_address(control.address)
+    _greet(control.address, home)
+    try:
+        await server.serve(sockets=sockets)
+    finally:
+        await control.stop()
+        print("gpuplane: stopped; running jobs go on and are taken up at the next start.")
+
+
+def _greet(address: str, home: Home) -> None:
+    print(f"gpuplane is up at {address}")
+    print(f"  admin token: {home.token_file}")
+    print("  try:         gpuplane run -- python3 -c \"print('hello')\"", flush=True)

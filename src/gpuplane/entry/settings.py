@@ -1,0 +1,278 @@
+"""Every setting of the control plane: one frozen object, unknown keys are errors.
+
+A setting `group.name` is read from `GPUPLANE_GROUP_NAME`; the plain ones at the top from
+`GPUPLANE_NAME`. Each field says its unit and its reason, and `docs/reference/settings.md` is made
+from here.
+"""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PREFIX = "GPUPLANE_"
+NOT_SETTINGS = frozenset(
+    {
+        "GPUPLANE_URL",
+        "GPUPLANE_TOKEN",
+        "GPUPLANE_PROJECT",
+        "GPUPLANE_DATA",
+        "GPUPLANE_FAILPOINTS",
+        "GPUPLANE_FAILPOINT_TRACE",
+    }
+)
+"""Variables of the client and of tests, which may stand in the same environment."""
+JOB_PREFIXES = (
+    "GPUPLANE_JOB_",
+    "GPUPLANE_ATTEMPT",
+    "GPUPLANE_ARRAY_",
+    "GPUPLANE_MOUNT_",
+    "GPUPLANE_OUTPUTS",
+    "GPUPLANE_PROGRESS",
+    "GPUPLANE_CHECKPOINT",
+    "GPUPLANE_SEED",
+    "GPUPLANE_WORKSPACE",
+    "GPUPLANE_TEST_",
+)
+"""What a job is told; a control plane started inside a job sees them too."""
+
+
+class SettingsError(Exception):
+    """A setting that cannot hold; the text names it, says why and what to do."""
+
+
+def setting(default: Any, unit: str, reason: str) -> Any:
+    """Return a field of a settings group with its unit and its reason."""
+    return field(default=default, metadata={"unit": unit, "reason": reason})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The API's socket and the size of what it accepts."""
+
+    body_bytes: int = setting(2 << 20, "bytes", "a manifest of 1,000 jobs is a tenth of it")
+    json_depth: int = setting(64, "levels", "deeper JSON has no meaning here")
+    submits_per_s: float = setting(0.0, "submits per second and tenant, 0 for no limit", "one "
+                                   "tenant's loop must not starve the others")  # fmt: skip
+    submit_burst: int = setting(1000, "submits", "a sweep may come at once")
+    streams: int = setting(200, "readers", "each follows the event stream on an open socket")
+    workspace_bytes: int = setting(256 << 20, "bytes", "an uploaded working directory; data "
+                                   "belongs into volumes")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What one tenant may have."""
+
+    unfinished_jobs: int = setting(100_000, "jobs per tenant, 0 for no limit", "the queue is read "
+                                   "as a whole")  # fmt: skip
+    array_size: int = setting(10_000, "jobs", "one submit is one transaction")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How often loops look when nothing wakes them."""
+
+    scheduler_s: float = setting(10.0, "seconds", "time windows open without an event")
+    dispatcher_s: float = setting(5.0, "seconds", "a backend that was away is tried again")
+    observer_s: float = setting(5.0, "seconds", "a change that no watcher saw is found")
+    inventory_s: float = setting(10.0, "seconds", "nodes and GPUs come, fail and go")
+    monitor_s: float = setting(1.0, "seconds", "the resolution of deadlines and gates")
+    retention_s: float = setting(3600.0, "seconds", "pruning is not urgent")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How long things are kept."""
+
+    jobs_days: float = setting(90.0, "days", "after their end; the ledger keeps its lines for ever")
+    logs_days: float = setting(14.0, "days", "after the end of the attempt")
+    events_days: float = setting(90.0, "days", "spec scenario 1.2: audit for 90 days at least")
+    answers_hours: float = setting(24.0, "hours", "how long an Idempotency-Key is remembered")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingSettings:
+    """How the scheduler decides."""
+
+    placement: str = setting("fragmentation", "policy", "leaves the least GPU capacity that "
+                             "typical work cannot use")  # fmt: skip
+    seed: int = setting(0, "number", "breaks ties; the same input and seed decide the same")
+    preemption: bool = setting(True, "true or false", "whether higher classes may stop lower ones")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """Targets of the priority classes; a breach risk at 80 % of one is an event."""
+
+    critical_wait_s: int = setting(300, "seconds (p99)", "spec scenario 14")
+    high_wait_s: int = setting(1800, "seconds (p99)", "spec scenario 14")
+    normal_wait_s: int = setting(7200, "seconds (p99)", "spec scenario 14")
+    critical_uptime: float = setting(99.99, "percent", "spec scenario 14")
+    high_uptime: float = setting(99.9, "percent", "spec scenario 14")
+    normal_uptime: float = setting(99.5, "percent", "spec scenario 14")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Outgoing webhooks."""
+
+    max_tries: int = setting(8, "tries", "with back-off that is about an hour")
+    timeout_s: float = setting(10.0, "seconds", "a slow receiver must not hold the sender")
+    allowed_hosts: str = setting("", "host names, comma-separated", "private and loopback "
+                                 "addresses are refused unless named here")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """Traces."""
+
+    otlp_endpoint: str = setting("", "URL, empty for none", "OpenTelemetry traces over OTLP/HTTP")
+
+
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """Login by OpenID Connect."""
+
+    issuers: str = setting("", "JSON list of issuers, empty for none", "any issuer, Keycloak "
+                           "among them; see docs/reference/oidc.md")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting, grouped."""
+
+    home: Path = setting(Path("~/.gpuplane"), "folder", "data, keys and logs of one control plane")
+    host: str = setting("127.0.0.1", "address", "nothing listens beyond loopback unless told")
+    port: int = setting(7070, "TCP port", "0 takes a free one")
+    database_url: str = setting("", "URL, empty for SQLite in the home", "sqlite:///… or "
+                                "postgresql://…")  # fmt: skip
+    log_level: str = setting("info", "debug, info, warning or error", "how much is logged")
+    http: HttpSettings = field(default_factory=HttpSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    loops: LoopSettings = field(default_factory=LoopSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    targets: TargetSettings = field(default_factory=TargetSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    oidc: OidcSettings = field(default_factory=OidcSettings)
+
+    @property
+    def sql_url(self) -> str:
+        """Return the database's URL, SQLite in the home when none is set."""
+        return self.database_url or f"sqlite:///{self.home / 'gpuplane.db'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting as documented."""
+
+    variable: str
+    default: str
+    unit: str
+    reason: str
+
+
+def describe_settings() -> list[Described]:
+    """Return every setting with its variable, default, unit and reason, in order."""
+    rows = []
+    for path, each in _leaves(Settings):
+        default = each.default
+        rows.append(
+            Described(
+                _variable(path), json.dumps(default) if isinstance(default, bool) else str(default),
+                each.metadata["unit"], each.metadata["reason"],
+            )
+        )  # fmt: skip
+    return rows
+
+
+def load_settings(environment: Mapping[str, str], **overrides: Any) -> Settings:
+    """Return the settings that an environment and the command line make.
+
+    Raises:
+        SettingsError: If a variable is unknown or its value cannot hold.
+    """
+    known = {_variable(path): (path, each) for path, each in _leaves(Settings)}
+    values: dict[tuple[str, ...], Any] = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS or name.startswith(JOB_PREFIXES):
+            continue
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise SettingsError(
+                f"{name} is no setting.{hint} `gpuplane up --settings` lists them all."
+            )
+        path, each = known[name]
+        values[path] = _parse(name, text, each)
+    for name, value in overrides.items():
+        if value is not None:
+            values[(name,)] = value
+    built = _build(Settings, (), values)
+    return _checked(dataclasses.replace(built, home=Path(built.home).expanduser().resolve()))
+
+
+def _checked(settings: Settings) -> Settings:
+    if not 0 <= settings.port <= 65_535:
+        raise SettingsError(f"GPUPLANE_PORT must lie in 0..65535, not {settings.port}.")
+    scheme = settings.sql_url.split(":", 1)[0]
+    if scheme not in ("sqlite", "postgresql", "postgresql+psycopg"):
+        raise SettingsError(
+            f"GPUPLANE_DATABASE_URL starts with {scheme!r}; use sqlite:///PATH or postgresql://…"
+        )
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise SettingsError(f"GPUPLANE_LOG_LEVEL {settings.log_level!r}: debug, info, warning, "
+                            "error.")  # fmt: skip
+    return settings
+
+
+def _leaves(group: type, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for each in fields(group):
+        if "unit" in each.metadata:
+            found.append(((*path, each.name), each))
+        else:
+            found.extend(_leaves(typing.get_type_hints(group)[each.name], (*path, each.name)))
+    return found
+
+
+def _variable(path: tuple[str, ...]) -> str:
+    return PREFIX + "_".join(path).upper()
+
+
+def _parse(name: str, text: str, each: Any) -> Any:
+    kind = each.type if isinstance(each.type, type) else type(each.default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if kind in (int, float):
+            return kind(text)
+        if isinstance(each.default, Path):
+            return Path(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise SettingsError(f"{name}={text!r} is not {wanted} ({each.metadata['unit']}).") from None
+    return text
+
+
+def _build(group: Any, path: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
+    hints = typing.get_type_hints(group)
+    arguments: dict[str, Any] = {}
+    for each in fields(group):
+        here = (*path, each.name)
+        if "unit" not in each.metadata:
+            arguments[each.name] = _build(hints[each.name], here, values)
+        elif here in values:
+            arguments[each.name] = values[here]
+    return group(**arguments)
+
+
+EMPTY: Mapping[str, str] = types.MappingProxyType({})
+"""An environment without any setting."""

@@ -1,0 +1,1 @@
+"""Alembic's scripts; run by `db.schema`, never by hand."""

@@ -223,6 +223,14 @@ class Fleet:
             mask |= matches[g].astype(np.uint16) << np.uint16(g)
         return mask
 
+    def has_free_instance(self, take: Take) -> bool:
+        """Tell whether the MIG instance that a take names is free."""
+        if take.mig is None:
+            return False
+        gpu, profile, start = take.mig
+        column = self.mig_free.get(profile)
+        return column is not None and bool(column[gpu, take.node] >> start & 1)
+
     def take_of(self, allocation: Allocation) -> Take:
         """Return an allocation in column terms.
 

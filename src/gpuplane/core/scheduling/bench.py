@@ -48,6 +48,14 @@ class Row:
         self._seen = len(self.fleet.touched)
         self._look(np.flatnonzero(self._suits))
 
+    def suits(self, node: int) -> bool:
+        """Tell whether a node passes every filter that does not depend on what is free."""
+        return bool(self._suits[node])
+
+    @property
+    def suits_any(self) -> bool:
+        return bool(self._suits.any())
+
     def refresh(self) -> None:
         """Look again at the nodes touched since the last look."""
         touched = self.fleet.touched

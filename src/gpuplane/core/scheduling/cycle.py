@@ -9,6 +9,7 @@ from collections import Counter
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
 from gpuplane.core.scheduling.gates import find_gate
+from gpuplane.core.scheduling.judge import Judge
 from gpuplane.core.scheduling.ordering import Turns, compute_entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Trial
@@ -53,11 +54,12 @@ def _run(trial: Trial, snapshot: Snapshot, policy: Policy, now: int) -> tuple[Ve
             verdicts.append(Waiting(workload.job_id, workload.version, gate, (), 0))
         else:
             entries.append(compute_entry(workload, policy.boosts, now))
+    judge = Judge(trial)
     turns = Turns(trial.admission.tree, entries, trial.admission.first_choice)
     considered: dict[JobId, Verdict | None] = {}
     while (entry := turns.next()) is not None:
-        considered[entry.workload.job_id] = trial.consider(entry, len(considered))
-    waiting = trial.explain_waiting()
+        considered[entry.workload.job_id] = judge.consider(entry, len(considered))
+    waiting = judge.finish()
     for job_id, verdict in considered.items():
         verdicts.append(waiting[job_id] if verdict is None else verdict)
     return tuple(verdicts)

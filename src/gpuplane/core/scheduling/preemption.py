@@ -1,0 +1,145 @@
+"""Who may be stopped for whom, and which victims cost least.
+
+Owns the product's rules on top of the queues' own policies: the table of classes, the least run
+time, and the measured loss. The search over nodes is `victims`'.
+
+    victim    may be stopped by
+    critical  nobody
+    high      critical
+    normal    high, critical
+    low       normal and above
+    spot      low and above
+
+`preemptible` and `preempts_others` narrow the table where they are set to false; nothing widens it.
+"""
+
+from dataclasses import dataclass
+
+from gpuplane.core.amounts import MS_PER_S, WHOLE_GPU_MILLI
+from gpuplane.core.quota.preemption import (
+    AdmittedWorkload,
+    Legality,
+    PreemptionVariant,
+    Preemptor,
+)
+from gpuplane.core.quota.tree import QuotaTree, Usage
+from gpuplane.core.scheduling.policy import PreemptionLimits
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
+
+NEARLY_DONE_RATIO = 0.9
+"""Progress from which stopping is taken as throwing the whole run away (issue: costly)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What stopping a running workload costs.
+
+    Attributes:
+        lost_gpu_s: GPU-seconds since its last checkpoint, or since its start.
+        remaining_s: Seconds it would still run; None when nothing is known.
+    """
+
+    lost_gpu_s: int
+    ran_s: int
+    remaining_s: int | None
+    is_nearly_done: bool
+
+
+def may_stop(preemptor: Workload, victim: Workload) -> bool:
+    """Tell whether the table lets one workload stop another."""
+    if preemptor.preempts_others is False or victim.preemptible is False:
+        return False
+    if victim.priority is Priority.CRITICAL:
+        return False
+    return PRIORITY_VALUES[preemptor.priority] > PRIORITY_VALUES[victim.priority]
+
+
+def is_protected(running: RunningWorkload, limits: PreemptionLimits, now: int) -> bool:
+    """Tell whether a running workload is no victim now, whoever asks."""
+    ran_ms = now - running.started_at
+    return running.stopping or ran_ms < limits.min_run_s * MS_PER_S
+
+
+def compute_loss(running: RunningWorkload, now: int) -> Loss:
+    """Return what stopping the workload now throws away."""
+    since = max(running.started_at, running.checkpoint_at or 0)
+    gpu_milli = sum(
+        len(each.gpu_ids) * each.gpu_milli if each.mig is None else WHOLE_GPU_MILLI // 7
+        for each in running.allocations
+    )
+    kept_s = max(0, now - since) // MS_PER_S
+    remaining = None
+    if running.expected_end is not None:
+        remaining = max(0, running.expected_end - now) // MS_PER_S
+    progress = running.progress_ratio
+    return Loss(
+        lost_gpu_s=kept_s * gpu_milli // WHOLE_GPU_MILLI,
+        ran_s=max(0, now - running.started_at) // MS_PER_S,
+        remaining_s=remaining,
+        is_nearly_done=progress is not None and progress >= NEARLY_DONE_RATIO,
+    )
+
+
+def loss_key(running: RunningWorkload, loss: Loss) -> tuple[int, bool, int, int, str]:
+    """Return the order in which victims are taken: class first, then least loss, then id.
+
+    Of equals the one with more still to run goes first: it would hold the place longest.
+    """
+    value = PRIORITY_VALUES[running.workload.priority]
+    remaining = loss.remaining_s if loss.remaining_s is not None else 1 << 40
+    return (
+        value,
+        loss.is_nearly_done,
+        loss.lost_gpu_s,
+        -remaining,
+        str(running.workload.job_id),
+    )
+
+
+def as_preemptor(workload: Workload, usage: Usage) -> Preemptor:
+    """Return the workload as the quotas see a preemptor."""
+    return Preemptor(
+        id=str(workload.job_id),
+        cluster_queue=workload.queue,
+        usage=usage,
+        priority=PRIORITY_VALUES[workload.priority],
+        queued_at_ms=workload.queued_at,
+        local_queue=workload.local_queue,
+    )
+
+
+def as_admitted(running: RunningWorkload) -> AdmittedWorkload:
+    """Return a running workload as the quotas see one that holds quota."""
+    workload = running.workload
+    return AdmittedWorkload(
+        id=str(workload.job_id),
+        cluster_queue=workload.queue,
+        usage=running.usage,
+        priority=PRIORITY_VALUES[workload.priority],
+        queued_at_ms=workload.queued_at,
+        admitted_at_ms=running.started_at,
+        local_queue=workload.local_queue,
+        is_evicted=running.stopping,
+    )
+
+
+class NodeRights:
+    """Whether the queues' policies let one workload take nodes from another.
+
+    Quota has its own search; here the preemptor has quota and only devices are short. Within a
+    queue its own policy rules, across queues reclaiming does; where neither queue has quotas at
+    all the table stands alone, because nobody has said otherwise.
+    """
+
+    def __init__(self, tree: QuotaTree, preemptor: Preemptor) -> None:
+        self._tree = tree
+        self._spec = tree.get_spec(preemptor.cluster_queue)
+        self._legality = Legality(tree, preemptor, frozenset(preemptor.usage))
+
+    def allow(self, candidate: AdmittedWorkload) -> bool:
+        """Tell whether the candidate may lose its devices to the preemptor."""
+        theirs = self._tree.get_spec(candidate.cluster_queue)
+        if self._spec.covers_everything or theirs.covers_everything:
+            return self._spec.covers_everything and theirs.covers_everything
+        return self._legality.decide_variant(candidate) is not PreemptionVariant.NEVER

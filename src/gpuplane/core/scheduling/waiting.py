@@ -1,0 +1,130 @@
+"""Why the others wait: the dominant reason and the counts per filter.
+
+Owns the judgement of what keeps a workload from starting, by what is left at the end of a cycle.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gpuplane.core.amounts import MS_PER_S
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling import filters
+from gpuplane.core.scheduling.admission import QuotaRefusal
+from gpuplane.core.scheduling.bench import NOT_FIT, latest_end
+from gpuplane.core.scheduling.decisions import Waiting, WordCount
+from gpuplane.core.scheduling.explain import describe_refusal
+from gpuplane.core.scheduling.ordering import Entry
+from gpuplane.core.scheduling.placement import count_placeable, needed_replicas
+from gpuplane.core.scheduling.trial import Trial
+from gpuplane.core.scheduling.workload import Workload
+
+_FILTER_ORDER = {each.word: place for place, each in enumerate(filters.FILTERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A workload that got no place.
+
+    Args:
+        behind_head: Its StrictFIFO queue stopped at a workload before it.
+        waits_for_stopping: What is stopping already will make room for it.
+        starts_at: The forecast start that is kept for it, in ms, or None.
+    """
+
+    entry: Entry
+    position: int
+    behind_head: bool = False
+    waits_for_stopping: bool = False
+    starts_at: int | None = None
+
+
+class Explainer:
+    """Explains one trial's blocked workloads; counts are made once a class."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._counts: dict[tuple[int, str], tuple[list[tuple[Word, int]], int]] = {}
+
+    def explain(self, blocked: Blocked) -> Waiting:
+        """Return the verdict of a workload that waits."""
+        workload = blocked.entry.workload
+        counts: list[tuple[Word, int]] = []
+        if blocked.behind_head:
+            reason = Reason(
+                Word.BEHIND_HEAD,
+                f"Queue {workload.queue} is StrictFIFO and the workload before it waits.",
+                "Wait, or use a BestEffortFIFO queue.",
+            )
+        else:
+            quota = self._quota_refusal(workload)
+            if quota is not None:
+                reason = quota.reason
+            else:
+                reason, counts = self._explain_nodes(workload)
+        if blocked.starts_at is not None:
+            at = datetime.fromtimestamp(blocked.starts_at // MS_PER_S, UTC)
+            sentence = f"{reason.sentence} A place is kept for it from {at:%Y-%m-%dT%H:%M:%SZ} on."
+            reason = Reason(reason.word, sentence, reason.fix)
+        if blocked.waits_for_stopping:
+            sentence = f"{reason.sentence} What is stopping now makes room for it."
+            reason = Reason(reason.word, sentence, "Wait for the stopping workloads to end.")
+        return Waiting(
+            workload.job_id,
+            workload.version,
+            reason,
+            tuple(WordCount(word, nodes) for word, nodes in counts),
+            blocked.position,
+        )
+
+    def _quota_refusal(self, workload: Workload) -> QuotaRefusal | None:
+        for answer in self._trial.admission.grants(workload, needed_replicas(workload.replicas)):
+            return answer if isinstance(answer, QuotaRefusal) else None
+        return None
+
+    def _explain_nodes(self, workload: Workload) -> tuple[Reason, list[tuple[Word, int]]]:
+        """Return the dominant reason and the counts per filter, over every cluster it may use.
+
+        Dominant is the last filter that refused a node: those nodes came closest.
+        """
+        totals: dict[Word, int] = {}
+        nodes = fitting = placeable = 0
+        rest: Word = Word.GANG
+        for index, bench in enumerate(self._trial.benches):
+            if not self._trial.may_use(workload, bench.fleet):
+                continue
+            row = bench.row(workload)
+            key = (index, workload.class_key)
+            if key not in self._counts:
+                self._counts[key] = (bench.count_refused(row), int((row.ranks != NOT_FIT).sum()))
+            for word, refused in self._counts[key][0]:
+                totals[word] = totals.get(word, 0) + refused
+            nodes += len(bench.fleet)
+            fits = self._counts[key][1]
+            fitting += fits
+            if fits:
+                allowed = self._trial.allowed_nodes(workload, index, None)
+                placeable += count_placeable(workload, bench, allowed)
+                rest = self._rest_word(workload, index)
+        counts = sorted(totals.items(), key=lambda item: _FILTER_ORDER[item[0]])
+        if fitting:
+            counts.append((rest, fitting))
+            word = rest
+        else:
+            word = counts[-1][0] if counts else Word.GPU_COUNT
+        return describe_refusal(workload, word, counts, nodes, placeable), counts
+
+    def _rest_word(self, workload: Workload, index: int) -> Word:
+        """Return what keeps a workload away from nodes that pass every filter."""
+        bench = self._trial.benches[index]
+        fits = bench.row(workload).ranks != NOT_FIT
+        affinity = self._trial.affinity_nodes(workload, index)
+        if affinity is not None and not (fits & affinity).any():
+            return Word.AFFINITY
+        if (
+            bench.is_holding
+            and not (fits & bench.open_nodes(latest_end(workload, self._trial.now))).any()
+        ):
+            return Word.BEHIND_HEAD
+        if workload.replicas.count > 1:
+            return Word.GANG
+        return Word.QUOTA_EXCEEDED

@@ -1,0 +1,287 @@
+"""What every decision keeps, whatever the fleet, the quotas and the workloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplane.core.fleet.facts import NodeFacts
+from gpuplane.core.quota.specs import (
+    GPU,
+    ClusterQueueSpec,
+    FlavorResource,
+    PreemptionPolicy,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    ResourceGroup,
+    ResourceQuota,
+    WithinClusterQueue,
+    unlimited_cluster_queue,
+)
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import Decision, Placed
+from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.policy import Backfill, PlacementPolicy, Policy
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.topology.matrix import LinkPreference
+from gpuplane.core.topology.named import named_topology
+from gpuplane.core.workloads import (
+    PRIORITY_VALUES,
+    PlacementRequest,
+    Priority,
+    ReplicaRequest,
+    ResourceRequest,
+    Spreading,
+)
+from tests.builders import A100, H100, NOW, World, a_node, a_workload, an_id, running_of
+
+_PREEMPTING = PreemptionPolicy(
+    WithinClusterQueue.LOWER_PRIORITY, ReclaimWithinCohort.LOWER_PRIORITY
+)
+
+
+def a_queue(name: str, gpus: int, strategy: QueueingStrategy) -> ClusterQueueSpec:
+    flavors = (H100, A100)
+    return ClusterQueueSpec(
+        name=name,
+        cohort="all",
+        resource_groups=(ResourceGroup((GPU,), flavors),),
+        quotas={FlavorResource(each, GPU): ResourceQuota(gpus * 1000) for each in flavors},
+        queueing_strategy=strategy,
+        preemption=_PREEMPTING,
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[NodeFacts]:
+    made = []
+    for index in range(draw(st.integers(1, 4))):
+        count = draw(st.sampled_from([0, 2, 4, 8]))
+        name = f"node-{index}"
+        mig = {0: (("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4))} if draw(st.booleans()) else {}
+        made.append(
+            a_node(
+                name,
+                count,
+                model=draw(st.sampled_from([H100, A100])),
+                cpu_milli=draw(st.sampled_from([8_000, 32_000])),
+                memory_mib=262_144,
+                mig=mig if count else {},
+                unhealthy=(count - 1,) if count and draw(st.booleans()) else (),
+                cordoned=draw(st.sampled_from([False, False, False, True])),
+                topology=named_topology("nvswitch-8", 8) if count == 8 else None,
+                rack=draw(st.sampled_from(["", "r1", "r2"])),
+                price_micro_per_gpu_hour=draw(st.integers(0, 3)) * 1_000_000,
+            )
+        )
+    return made
+
+
+@st.composite
+def workloads(draw: st.DrawFn, index: int, queues: list[str]) -> Workload:
+    gpus = draw(st.sampled_from([0, 1, 1, 2, 4, 8]))
+    kind = draw(st.sampled_from(["whole", "whole", "share", "mig"]))
+    milli, mig = 1000, None
+    if kind == "share":
+        gpus, milli = 1, draw(st.sampled_from([250, 500, 700]))
+    if kind == "mig":
+        gpus, mig = 1, draw(st.sampled_from(["1g.10gb", "3g.40gb"]))
+    count = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    made = a_workload(f"job-{index}", draw(st.sampled_from(queues)))
+    return replace(
+        made.build(),
+        priority=draw(st.sampled_from(list(Priority))),
+        queued_at=NOW - draw(st.integers(0, 5)) * 1_000_000,
+        resources=ResourceRequest(
+            gpu_count=gpus,
+            gpu_model=draw(st.sampled_from([None, None, H100, A100])),
+            gpu_milli=milli,
+            mig_profile=mig,
+            cpu_milli=draw(st.sampled_from([500, 4_000, 9_000])),
+            memory_mib=4_096,
+            ephemeral_mib=1_024,
+        ),
+        replicas=ReplicaRequest(count, draw(st.integers(1, count)), count, draw(st.booleans())),
+        placement=PlacementRequest(
+            links=draw(st.sampled_from([LinkPreference.NONE, LinkPreference.NVLINK])),
+            links_required=draw(st.booleans()),
+            spreading=draw(st.sampled_from(list(Spreading))),
+        ),
+        estimated_duration_s=draw(st.sampled_from([None, 60, 7_200])),
+        preemptible=draw(st.sampled_from([None, None, False, True])),
+        preempts_others=draw(st.sampled_from([None, None, False])),
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Draw an installation with work pending, half of it after a first wave has started."""
+    if draw(st.booleans()):
+        queues = [unlimited_cluster_queue("default")]
+    else:
+        strategies = st.sampled_from(list(QueueingStrategy))
+        queues = [a_queue("a", 4, draw(strategies)), a_queue("b", 8, draw(strategies))]
+    names = [queue.name for queue in queues]
+    world = World(draw(nodes()), queues)
+    first = draw(st.integers(0, 5))
+    world.pending = [draw(workloads(index, names)) for index in range(first)]
+    started = NOW - draw(st.sampled_from([10, 4_000])) * 1000
+    world.apply(decide(world.snapshot(), Policy(), started, 0), started)
+    world.pending = [
+        draw(workloads(100 + index, names)) for index in range(draw(st.integers(1, 7)))
+    ]
+    return world
+
+
+policies = st.builds(
+    Policy,
+    placement=st.sampled_from(list(PlacementPolicy)),
+    backfill=st.sampled_from(list(Backfill)),
+)
+
+
+def free_after(world: World, decision: Decision) -> World:
+    """Return the world after the decision; building its fleet refuses every overdraft of a GPU."""
+    after = World(world.nodes, world.queues, list(world.pending), list(world.running), world.quota)
+    after.apply(decision)
+    return after
+
+
+@given(worlds(), policies)
+def test_no_node_gives_more_than_it_has(world: World, policy: Policy) -> None:
+    after = free_after(world, decide(world.snapshot(), policy, NOW, 1))
+    fleet = after.snapshot().fleets[0]
+    assert fleet.cpu_free.min() >= 0
+    assert fleet.memory_free.min() >= 0
+    assert fleet.ephemeral_free.min() >= 0
+
+
+@given(worlds(), policies)
+def test_no_cordoned_node_gets_new_work(world: World, policy: Policy) -> None:
+    cordoned = {node.node_id for node in world.nodes if node.cordoned}
+    for placed in decide(world.snapshot(), policy, NOW, 1).placed:
+        assert not cordoned & {replica.node_id for replica in placed.replicas}
+
+
+@given(worlds(), policies)
+def test_every_pending_workload_gets_exactly_one_verdict(world: World, policy: Policy) -> None:
+    decision = decide(world.snapshot(), policy, NOW, 1)
+    given_ids = Counter(verdict.job_id for verdict in decision.verdicts)
+    assert given_ids == Counter(workload.job_id for workload in world.pending)
+
+
+@given(worlds(), policies, st.randoms(use_true_random=False))
+def test_the_order_of_the_input_is_irrelevant(world: World, policy: Policy, random: object) -> None:
+    first = decide(world.snapshot(), policy, NOW, 1).to_json()
+    for listed in (world.pending, world.running, world.queues):
+        random.shuffle(listed)  # type: ignore[attr-defined]
+    world.nodes = sorted(world.nodes, key=lambda node: str(an_id(node.name)))
+    assert decide(world.snapshot(), policy, NOW, 1).to_json() == first
+
+
+@given(worlds(), policies)
+def test_the_same_snapshot_gives_the_same_bytes_and_is_left_as_it_was(
+    world: World, policy: Policy
+) -> None:
+    snapshot = world.snapshot()
+    first = decide(snapshot, policy, NOW, 7).to_json()
+    assert decide(snapshot, policy, NOW, 7).to_json() == first
+    fresh = world.snapshot().fleets[0]
+    used = snapshot.fleets[0]
+    assert (used.gpu_free_milli == fresh.gpu_free_milli).all()
+    assert (used.gpu_free_mask == fresh.gpu_free_mask).all()
+    assert (used.cpu_free == fresh.cpu_free).all()
+    for queue in world.queues:
+        assert snapshot.quotas.usage_of(queue.name) == world.snapshot().quotas.usage_of(queue.name)
+
+
+@given(worlds(), policies)
+def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> None:
+    by_id = {workload.job_id: workload for workload in world.pending}
+    for placed in decide(world.snapshot(), policy, NOW, 1).placed:
+        replicas = by_id[placed.job_id].replicas
+        assert needed_replicas(replicas) <= len(placed.replicas) <= replicas.count
+        assert [each.rank for each in placed.replicas] == list(range(len(placed.replicas)))
+
+
+@given(worlds(), policies)
+def test_replicas_lie_as_the_job_asked(world: World, policy: Policy) -> None:
+    by_id = {workload.job_id: workload for workload in world.pending}
+    for placed in decide(world.snapshot(), policy, NOW, 1).placed:
+        on_nodes = Counter(each.node_id for each in placed.replicas)
+        spreading = by_id[placed.job_id].placement.spreading
+        if spreading is Spreading.SAME_NODE:
+            assert len(on_nodes) == 1
+        if spreading is Spreading.SPREAD:
+            assert max(on_nodes.values()) == 1
+
+
+@settings(max_examples=120)
+@given(worlds(), policies)
+def test_planning_again_after_applying_changes_nothing(world: World, policy: Policy) -> None:
+    decision = decide(world.snapshot(), policy, NOW, 1)
+    world.apply(decision)
+    again = decide(world.snapshot(), policy, NOW, 1)
+    assert not again.placed
+    assert not again.preempting
+
+
+@given(worlds(), policies)
+def test_nobody_is_stopped_by_an_equal_or_lower_class_or_against_his_will(
+    world: World, policy: Policy
+) -> None:
+    running = {each.workload.job_id: each for each in world.running}
+    pending = {workload.job_id: workload for workload in world.pending}
+    for verdict in decide(world.snapshot(), policy, NOW, 1).preempting:
+        preemptor = pending[verdict.job_id]
+        assert preemptor.preempts_others is not False
+        for receipt in verdict.receipts:
+            victim = running[receipt.job_id]
+            assert victim.workload.priority is not Priority.CRITICAL
+            assert victim.workload.preemptible is not False
+            value = PRIORITY_VALUES[victim.workload.priority]
+            assert value < PRIORITY_VALUES[preemptor.priority]
+            assert NOW - victim.started_at >= policy.preemption.min_run_s * 1000
+
+
+@given(worlds(), policies)
+def test_a_preemptor_starts_once_its_victims_are_gone(world: World, policy: Policy) -> None:
+    decision = decide(world.snapshot(), policy, NOW, 1)
+    world.apply(decision)
+    world.running = [each for each in world.running if not each.stopping]
+    wanted = {verdict.job_id for verdict in decision.preempting}
+    started = {placed.job_id for placed in decide(world.snapshot(), policy, NOW, 1).placed}
+    assert wanted <= started
+
+
+@given(worlds(), policies)
+def test_no_victim_could_have_been_spared(world: World, policy: Policy) -> None:
+    """Victims are minimal one by one: without any of them the first preemptor does not fit."""
+    decision = decide(world.snapshot(), policy, NOW, 1)
+    if not decision.preempting:
+        return
+    first = decision.preempting[0]
+    victims = set(first.victims)
+    alone = [each for each in world.pending if each.job_id == first.job_id]
+    started = [_started(world, placed) for placed in decision.placed if _before(decision, placed)]
+    for spared in victims:
+        kept = [
+            each
+            for each in [*world.running, *started]
+            if each.workload.job_id not in victims - {spared}
+        ]
+        trial = World(world.nodes, world.queues, list(alone), kept, world.quota)
+        assert not decide(trial.snapshot(), policy, NOW, 1).placed
+
+
+def _before(decision: Decision, placed: Placed) -> bool:
+    order = [verdict.job_id for verdict in decision.verdicts]
+    return order.index(placed.job_id) < order.index(decision.preempting[0].job_id)
+
+
+def _started(world: World, placed: Placed) -> RunningWorkload:
+    workload = next(each for each in world.pending if each.job_id == placed.job_id)
+    return running_of(workload, placed)

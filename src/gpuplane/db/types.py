@@ -1,6 +1,6 @@
 """Column types shared by every table: ids, instants, money and typed JSON."""
 
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,7 @@ Json = JSON().with_variant(JSONB(), "postgresql")
 class Base(DeclarativeBase):
     """The one registry of tables; a domain's tables start with the domain's name."""
 
-    type_annotation_map = {UUID: Uuid(), int: BigInteger, str: Text, bytes: LargeBinary}
+    type_annotation_map: ClassVar = {UUID: Uuid(), int: BigInteger, str: Text, bytes: LargeBinary}
 
 
 def table_of(row: type[Base]) -> Table:

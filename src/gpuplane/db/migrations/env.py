@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from alembic import context
+from sqlalchemy import JSON
 
 from gpuplane.db.types import JsonOf
 
@@ -11,6 +12,8 @@ def render_item(kind: str, value: Any, _context: Any) -> str | Literal[False]:
     """Write our own column types as what the database stores."""
     if kind == "type" and isinstance(value, JsonOf):
         return "sa.Text()"
+    if kind == "type" and isinstance(value, JSON):
+        return 'sa.JSON().with_variant(postgresql.JSONB(), "postgresql")'
     return False
 
 

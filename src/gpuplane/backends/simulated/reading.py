@@ -162,6 +162,8 @@ class Section:
         if not isinstance(value, str):
             self.refuse(key, f"{_kind(value)} stands here", "write a text (quote it)")
             return default or ""
+        if not value and default is None:
+            self.refuse(key, "it is empty", "write a text")
         return value
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:

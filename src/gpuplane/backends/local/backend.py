@@ -5,7 +5,10 @@ the last one ended. Never waits for a job: a verb returns when it has been recor
 """
 
 import asyncio
+import hashlib
+import os
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuplane import __version__
@@ -13,21 +16,27 @@ from gpuplane.backends.interface import (
     AttemptPlan,
     AttemptRef,
     BackendError,
+    ExecResult,
     LogChunk,
     Observation,
     Probe,
-    ReplicaObservation,
+    ReplicaChanges,
     Stream,
     Tombstoned,
 )
-from gpuplane.backends.local import folders, machine
+from gpuplane.backends.local import artifacts, cgroups, folders, machine
+from gpuplane.backends.local.executing import run_command
 from gpuplane.backends.local.folders import AttemptFolder
+from gpuplane.backends.local.gpulock import GpuLock
+from gpuplane.backends.local.gpus import LocalGpus
+from gpuplane.backends.local.inventory import LocalInventory
 from gpuplane.backends.local.launching import launch
 from gpuplane.backends.local.logs import ReplicaReader, merge_ranks, read_stream
-from gpuplane.backends.local.observing import AttemptView, observe_attempt
 from gpuplane.backends.local.plans import check_plan, compute_payload
+from gpuplane.backends.local.promises import promise_notes
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.backends.local.supervisor import records
+from gpuplane.backends.local.tracking import AttemptTracker
 from gpuplane.backends.local.watching import (
     IN_CLOSE_WRITE,
     IN_CREATE,
@@ -38,10 +47,17 @@ from gpuplane.backends.local.watching import (
 from gpuplane.core.reasons import Word
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.failpoints import failpoint
+from gpuplane.nvml.devices import NvmlSession
 
 _FOLLOW_S = 5.0
 """How often a follower asks whether the attempt is over when nothing is written: a supervisor
 and guard killed together write no last record."""
+
+_COMMAND_THREADS = 16
+"""Commands that may run beside replicas at once; the next waits for a place."""
+
+NOTHING_KEPT = "NothingKept"
+"""The word of a BackendError for an attempt of which nothing is kept."""
 
 
 class LocalBackend:
@@ -51,11 +67,18 @@ class LocalBackend:
         home: The product's home; attempts, volumes and checkpoints lie below it.
         clock: Tells when something was observed; a supervisor has its own clock.
         settings: Limits and habits.
+        nvml: Finds the GPUs.
     """
 
     kind = "local"
 
-    def __init__(self, home: Path, clock: Clock, settings: LocalSettings | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        clock: Clock,
+        settings: LocalSettings | None = None,
+        nvml: NvmlSession | None = None,
+    ) -> None:
         self.home = home
         self.root = home / "local"
         self.settings = settings or LocalSettings()
@@ -63,22 +86,37 @@ class LocalBackend:
         for name in (folders.ATTEMPTS, folders.CHANGES):
             (self.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         folders.clean_up(self.root, self.settings.forgotten_s, clock.now_ms() / 1000)
-        self._boot_id = machine.boot_id()
-        self._over: dict[AttemptFolder, AttemptView] = {}
+        self._tracker = AttemptTracker(
+            self.root, machine.boot_id(), clock, self.settings.max_report_bytes
+        )
+        lock = GpuLock(home, self.settings.lock_folder)
+        self._gpus = LocalGpus(nvml or NvmlSession(), lock, clock)
+        self._inventory = LocalInventory(self.root, self.settings.node_name, self._gpus)
+        self._cgroups = self._find_cgroups()
+        self._commands = ThreadPoolExecutor(_COMMAND_THREADS, "local-exec")
         self._watcher = Watcher()
         self._changes = self._watcher.watch((self.root / folders.CHANGES, IN_CLOSE_WRITE))
 
     def close(self) -> None:
         """Let go of the machine; what runs goes on."""
         self._watcher.close()
+        self._commands.shutdown(wait=False)
+        self._gpus.close()
+        cgroups.remove(self._cgroups)
 
     async def probe(self) -> Probe:
-        """Return what this machine promises; see `Backend`."""
-        return Probe(reachable=True, kind=self.kind, version=__version__, notes=())
+        """Return what this machine enforces and what not; see `Backend`."""
+        view = await asyncio.to_thread(self._gpus.look)
+        notes = promise_notes(self._cgroups, view, is_event_driven=self._watcher.is_event_driven)
+        return Probe(reachable=True, kind=self.kind, version=__version__, notes=notes)
 
     async def observe(self) -> Observation:
         """Return this machine and every attempt not yet forgotten; see `Backend`."""
         return await asyncio.to_thread(self._observe)
+
+    async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
+        """Return the replicas that changed since the cursor; see `ObservesChanges`."""
+        return await asyncio.to_thread(self._observe_since, cursor)
 
     async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Start the attempt unless it was started already or was evicted; see `Backend`."""
@@ -134,56 +172,124 @@ class LocalBackend:
         finally:
             watch.close()
 
-    def _observe(self) -> Observation:
-        now_ms = self._clock.now_ms()
-        replicas: list[ReplicaObservation] = []
-        for folder in folders.list_attempts(self.root):
-            view = self._view(folder)
-            if view is not None:
-                replicas += view.replicas
-        node = machine.observe_machine(self.home, self.settings.node_name, (), None, "")
-        return Observation(1, now_ms, (node,), tuple(replicas))
+    async def exec(
+        self, ref: AttemptRef, rank: int, command: Sequence[str], stdin: bytes, timeout_s: float
+    ) -> ExecResult:
+        """Run a command in a replica's directory and environment; see `Executes`.
 
-    def _view(self, folder: AttemptFolder) -> AttemptView | None:
-        return observe_attempt(
-            folder, self._clock.now_ms(), self._boot_id, self.settings.max_report_bytes
-        )
+        A command that takes longer than timeout_s is ended and answers 124, as `timeout` does.
+        """
+        folder = self._kept(ref)
+        cancelled, cancel = os.pipe2(os.O_CLOEXEC)
+
+        def run() -> ExecResult:
+            try:
+                limit = self.settings.max_exec_bytes
+                return run_command(folder.path, rank, command, stdin, timeout_s, limit, cancelled)
+            finally:
+                os.close(cancelled)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._commands, run)
+        finally:
+            os.close(cancel)  # tells the thread, when the caller was cancelled
+
+    async def request_checkpoint(self, ref: AttemptRef) -> None:
+        """Send SIGUSR1 to the processes that handle it; see `Checkpoints`.
+
+        A process without a handler is left alone: the signal would end it.
+        """
+        folder = self._kept(ref)
+        await asyncio.to_thread(self._accept, folder, ref)
+        if not folder.command("checkpoint"):
+            raise BackendError(NOTHING_KEPT, f"attempt {ref.attempt_id} does not run")
+
+    async def list_artifacts(self, ref: AttemptRef) -> tuple[tuple[str, int], ...]:
+        """Return the artifacts of an attempt that is over; see `FetchesArtifacts`."""
+        folder = self._kept(ref)
+
+        def list_them() -> tuple[tuple[str, int], ...]:
+            return artifacts.list_files(folder) if self._is_over(folder) else ()
+
+        return await asyncio.to_thread(list_them)
+
+    async def read_artifact(
+        self, ref: AttemptRef, path: str, offset: int, limit_bytes: int
+    ) -> bytes:
+        """Return a run of bytes of one artifact; see `FetchesArtifacts`."""
+        folder = self._kept(ref)
+        return await asyncio.to_thread(artifacts.read_file, folder, path, offset, limit_bytes)
+
+    def _observe(self) -> Observation:
+        generation, node = self._inventory.look()
+        replicas = tuple(self._tracker.look_at_all())
+        return Observation(generation, self._clock.now_ms(), (node,), replicas)
+
+    def _observe_since(self, cursor: str) -> ReplicaChanges:
+        generation, _ = self._inventory.look()
+        new_cursor, replicas = self._tracker.changed_since(cursor)
+        return ReplicaChanges(new_cursor, generation, self._clock.now_ms(), tuple(replicas))
 
     def _is_over(self, folder: AttemptFolder) -> bool:
-        view = self._view(folder)
+        view = self._tracker.look(folder)
         return view is not None and view.is_over
+
+    def _accept(self, folder: AttemptFolder, ref: AttemptRef) -> None:
+        if folder.accept(ref):
+            self._tracker.drop(ref.attempt_id)
 
     def _ensure(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         folder = self._folder(plan.ref)
         if folder.was_forgotten():
             raise Tombstoned(Word.CANCELLED, "the attempt is over and was forgotten")
-        folder.accept(plan.ref)
+        self._accept(folder, plan.ref)
         fate = folder.fate()
         if fate is not None:
             if fate.get("fate") == records.NEVER:
                 raise Tombstoned(Word.CANCELLED, "the attempt was evicted before it started")
             return
         failpoint("local.ensure.accepted")
-        known = {"format": records.FORMAT, "ranks": [r.rank for r in plan.replicas]}
+        gpu_lock = self._gpus.lock_for(plan.replicas)
+        payload = self._prepare(plan, secrets, folder)
+        failpoint("local.ensure.prepared")
+        launch(payload, folder.path, gpu_lock, self.settings.start_timeout_s)
+        failpoint("local.ensure.claimed")
+
+    def _prepare(
+        self, plan: AttemptPlan, secrets: dict[str, str], folder: AttemptFolder
+    ) -> dict[str, object]:
+        """Make the folders of an attempt and return its supervisor's payload."""
+        visible = {r.rank: self._gpus.visible_devices(r) for r in plan.replicas}
+        known = {"format": records.FORMAT, "ranks": sorted(r.rank for r in plan.replicas)}
         records.write_record(str(folder.path / records.PLAN), known)
         for replica in plan.replicas:
             for name in ("work", "log", "tmp", "report"):
                 path = folder.replica(replica.rank) / name
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        payload = compute_payload(plan, secrets, folder, self.settings, "", {}, None)
-        launch(payload, folder.path, None, self.settings.start_timeout_s)
-        failpoint("local.ensure.claimed")
+        volumes = {
+            mount.name: self.home / "volumes" / str(plan.tenant_id) / mount.name
+            for mount in plan.execution.mounts
+        }
+        checkpoints = None
+        if plan.checkpoint_path:
+            checkpoints = self.home / "checkpoints" / str(plan.tenant_id) / str(plan.job_id)
+        for path in filter(None, (*volumes.values(), checkpoints)):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return compute_payload(
+            plan, secrets, folder, self.settings, self._cgroups.base, volumes, checkpoints, visible
+        )
 
     def _evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
         folder = self._folder(ref)
         if folder.was_forgotten():
             return
-        folder.accept(ref)
+        self._accept(folder, ref)
         # Written first: a supervisor that wins the claim below reads it before it starts a thing.
         text = f"{max(0, int(grace_s * 1000))} {reason}\n"
         records.write_whole(str(folder.path / records.STOP), text)
         failpoint("local.evict.recorded")
         if folder.forbid_start(reason, self._clock.now_ms()):
+            failpoint("local.evict.forbidden")
             folder.changes.touch()
             return
         folder.command("stop")
@@ -192,11 +298,12 @@ class LocalBackend:
         folder = self._folder(ref)
         if not folder.exists():
             return
-        folder.accept(ref)
-        view = self._view(folder)
+        self._accept(folder, ref)
+        view = self._tracker.look(folder)
         if view is not None and not view.is_over:
             raise BackendError(Word.SUPERVISOR_LOST, "an attempt that still runs is not forgotten")
         folder.forget()
+        self._tracker.drop(ref.attempt_id)
 
     def _folder(self, ref: AttemptRef) -> AttemptFolder:
         return AttemptFolder(self.root, ref.attempt_id)
@@ -204,6 +311,12 @@ class LocalBackend:
     def _kept(self, ref: AttemptRef) -> AttemptFolder:
         folder = self._folder(ref)
         if not folder.exists():
-            text = f"nothing is kept of attempt {ref.attempt_id}"
-            raise BackendError("NothingKept", text)
+            raise BackendError(NOTHING_KEPT, f"nothing is kept of attempt {ref.attempt_id}")
         return folder
+
+    def _find_cgroups(self) -> cgroups.CgroupSupport:
+        base = self.settings.cgroup_base
+        if base is not None:
+            return cgroups.describe(base)
+        key = hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:12]
+        return cgroups.find_support(f"gpuplane-{key}")

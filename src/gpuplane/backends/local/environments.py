@@ -18,6 +18,7 @@ def compute_environment(
     *,
     folder: str,
     checkpoint_folder: str,
+    visible_devices: str,
     inherited: Mapping[str, str],
     inherited_names: Sequence[str],
 ) -> dict[str, str]:
@@ -26,6 +27,7 @@ def compute_environment(
     Args:
         folder: The replica's folder; reports and temporary files lie there.
         checkpoint_folder: Kept from attempt to attempt of the job; empty for none.
+        visible_devices: What CUDA may see: UUIDs of GPUs or MIG instances; empty for none.
         inherited: The control plane's own environment.
     """
     env = {
@@ -45,7 +47,7 @@ def compute_environment(
     env |= secrets
     env |= _product_names(plan, replica, folder, checkpoint_folder)
     env |= _rank_names(plan, replica)
-    env |= _device_names(replica)
+    env |= _device_names(replica, visible_devices)
     return env
 
 
@@ -91,8 +93,7 @@ def _rank_names(plan: AttemptPlan, replica: ReplicaPlan) -> dict[str, str]:
     }
 
 
-def _device_names(replica: ReplicaPlan) -> dict[str, str]:
-    visible = replica.mig_device or ",".join(replica.gpu_ids)
+def _device_names(replica: ReplicaPlan, visible: str) -> dict[str, str]:
     names = {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
     if replica.gpu_ids and replica.gpu_milli < 1000:
         names["GPUPLANE_GPU_MILLI"] = str(replica.gpu_milli)

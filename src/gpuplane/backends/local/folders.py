@@ -60,8 +60,8 @@ class AttemptFolder:
     def was_forgotten(self) -> bool:
         return (self.root / FORGOTTEN / str(self.attempt_id)).exists()
 
-    def accept(self, ref: AttemptRef) -> None:
-        """Remember the newest epoch and refuse an older one.
+    def accept(self, ref: AttemptRef) -> bool:
+        """Remember the newest epoch and refuse an older one; True when it is a new one.
 
         Raises:
             StaleEpoch: If a newer epoch of this attempt is known.
@@ -73,6 +73,7 @@ class AttemptFolder:
                 raise StaleEpoch(Word.CANCELLED, text)
             if known != ref.epoch:
                 records.write_whole(str(self.path / records.EPOCH), f"{ref.epoch}\n")
+            return known != ref.epoch
 
     def epoch(self) -> int | None:
         """Return the newest epoch that a verb has named."""
@@ -83,6 +84,14 @@ class AttemptFolder:
     def fate(self) -> dict[str, Any] | None:
         """Return whether the attempt was started or forbidden, once and for ever."""
         return read_json(self.path / records.FATE)
+
+    def ranks(self) -> list[int]:
+        """Return the ranks of the attempt; rank 0 when it was evicted before its plan was known."""
+        for name in (records.FATE, records.PLAN):
+            found = (read_json(self.path / name) or {}).get("ranks")
+            if found:
+                return [int(rank) for rank in found]
+        return [0]
 
     def forbid_start(self, reason: str, at_ms: int) -> bool:
         """Forbid a start; False when it was started already."""

@@ -45,7 +45,7 @@ def observe_attempt(
         return _view_of_state(folder, state, max_report_bytes)
     if is_held:
         if state is None:
-            return AttemptView(_blank(folder, _ranks(folder, fate), Phase.STARTING), is_over=False)
+            return AttemptView(_blank(folder, folder.ranks(), Phase.STARTING), is_over=False)
         return _view_of_state(folder, state, max_report_bytes)
     return _view_of_lost(folder, fate, state, now_ms, boot_id, max_report_bytes)
 
@@ -53,13 +53,13 @@ def observe_attempt(
 def _view_before_start(folder: AttemptFolder) -> AttemptView | None:
     if not folder.is_held():
         return None
-    return AttemptView(_blank(folder, _ranks(folder, {}), Phase.STARTING), is_over=False)
+    return AttemptView(_blank(folder, folder.ranks(), Phase.STARTING), is_over=False)
 
 
 def _view_of_forbidden(folder: AttemptFolder, fate: dict[str, Any]) -> AttemptView:
     replicas = _blank(
         folder,
-        _ranks(folder, fate),
+        folder.ranks(),
         Phase.EXITED,
         ended_at=_whole(fate.get("at")),
         reason=str(fate.get("reason") or Word.CANCELLED),
@@ -70,7 +70,7 @@ def _view_of_forbidden(folder: AttemptFolder, fate: dict[str, Any]) -> AttemptVi
 
 def _view_of_foreign(folder: AttemptFolder, fate: dict[str, Any]) -> AttemptView:
     text = f"its records have format {fate.get('format')}, which this version does not read"
-    replicas = _blank(folder, _ranks(folder, fate), Phase.UNREACHABLE, message=text)
+    replicas = _blank(folder, folder.ranks(), Phase.UNREACHABLE, message=text)
     return AttemptView(replicas, is_over=False)
 
 
@@ -95,7 +95,7 @@ def _view_of_lost(
     """Return the attempt of a dead supervisor: LOST once nothing of it can run any more."""
     rebooted = fate.get("boot_id") != boot_id
     left = [] if rebooted else sweep(folder, state or fate)
-    ranks = _ranks(folder, fate)
+    ranks = folder.ranks()
     if left:
         text = f"its supervisor is gone and processes {left} do not end"
         return AttemptView(_blank(folder, ranks, Phase.UNREACHABLE, message=text), is_over=False)
@@ -165,12 +165,6 @@ def _blank(
 
 def _ref(folder: AttemptFolder, record: dict[str, Any]) -> AttemptRef:
     return AttemptRef(folder.attempt_id, folder.epoch() or int(record.get("epoch") or 0))
-
-
-def _ranks(folder: AttemptFolder, fate: dict[str, Any]) -> list[int]:
-    """Return the ranks of an attempt; rank 0 when it was evicted before its plan was known."""
-    found = fate.get("ranks") or (read_json(folder.path / records.PLAN) or {}).get("ranks")
-    return [int(rank) for rank in found] if found else [0]
 
 
 def _whole(value: object) -> int | None:

@@ -73,12 +73,14 @@ def compute_payload(
     cgroup_base: str,
     volumes: Mapping[str, Path],
     checkpoint_folder: Path | None,
+    visible_devices: Mapping[int, str],
 ) -> dict[str, object]:
     """Return what the supervisor is told, secrets included; `supervisor.plan` names the fields.
 
     Args:
         volumes: Folder of each mount by its name; they exist.
         checkpoint_folder: Kept from attempt to attempt of this job, or None.
+        visible_devices: What CUDA may see, by rank.
     """
     execution = plan.execution
     checkpoints = str(checkpoint_folder) if checkpoint_folder else ""
@@ -102,6 +104,7 @@ def compute_payload(
                 secrets,
                 folder=str(folder.replica(replica.rank)),
                 checkpoint_folder=checkpoints,
+                visible_devices=visible_devices.get(replica.rank, ""),
                 inherited=os.environ,
                 inherited_names=settings.inherited_env,
             )

@@ -101,6 +101,14 @@ def has_marker(pid: int, marker: bytes) -> bool:
         return False
 
 
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    for line in (read_text(f"/proc/{pid}/status") or "").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def send(pid: int, number: int) -> None:
     """Send a signal to a process that may be gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -13,8 +13,12 @@ import signal
 import time
 
 from gpuplane.backends.local.supervisor import cgroup, kernel, records, words
+from gpuplane.backends.local.supervisor.aside import Aside
+from gpuplane.backends.local.supervisor.collecting import collect
+from gpuplane.backends.local.supervisor.commands import CommandServer
 from gpuplane.backends.local.supervisor.health import choose_port
 from gpuplane.backends.local.supervisor.replica import Replica
+from gpuplane.backends.local.supervisor.workspace import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class Supervisor:
         self._guard_is_gone = False
         self._deadline: float | None = None
         self._cgroups: dict[int, str] = {}
+        self._aside: Aside | None = None
         self._shared_env: dict[str, str] = {}
         self.replicas = [Replica(self, task) for task in plan.replicas]
         self.is_alone = len(self.replicas) == 1
@@ -81,6 +86,7 @@ class Supervisor:
     def run(self) -> None:
         """Run the attempt to its end; returns when the last record is written."""
         self._catch_signals()
+        self._commands = CommandServer(self)
         self.watch(self.control, self._read_commands)
         if os.path.exists(f"{self.plan.folder}/{records.STOP}"):
             self._stop_as_recorded()
@@ -118,6 +124,9 @@ class Supervisor:
 
     def stop_all(self, reason: str, message: str, grace_s: float) -> None:
         """Ask every replica to end for good."""
+        if self._aside is not None:
+            self._aside.cancel()
+            self._aside = None
         for replica in self.replicas:
             replica.stop(reason, message, grace_s)
 
@@ -128,7 +137,6 @@ class Supervisor:
         if self.plan.max_duration_s is not None:
             self._deadline = self.now() + self.plan.max_duration_s
         for replica in self.replicas:
-            os.makedirs(replica.task.folder + "/work", mode=0o700, exist_ok=True)
             name = f"{self.plan.attempt_id}/{replica.rank}"
             self._cgroups[replica.rank] = cgroup.make(
                 self.plan.cgroup, name, self.plan.cpu_milli, self.plan.memory_mib
@@ -136,8 +144,48 @@ class Supervisor:
         if not self.is_alone:
             # One for all ranks and all restarts: workers that wait for the first find it there.
             self._shared_env["MASTER_PORT"] = str(choose_port())
+        if self.plan.workspace is None and not self.plan.mounts:
+            self._prepared("")
+            return
+        self.save()
+        folders = [replica.task.folder + "/work" for replica in self.replicas]
+        plan = self.plan
+        self._aside = Aside(
+            self,
+            lambda: prepare(plan.workspace, folders, plan.mounts, plan.max_workspace_bytes),
+            self._prepared,
+        )
+
+    def _prepared(self, failure: str) -> None:
+        """Start the replicas once their folders are filled, unless they were stopped."""
+        self._aside = None
         for replica in self.replicas:
-            self.start(replica)
+            if replica.is_over:
+                continue
+            if failure:
+                replica.fail_start(f"the working directory cannot be prepared: {failure}")
+            else:
+                self.start(replica)
+
+    def _collect(self) -> None:
+        """Keep the artifacts of all ranks; a helper does it, the loop stays awake."""
+        plan = self.plan
+        for replica in self.replicas:
+            if replica.started_at is None:
+                continue
+            work, target = self.folder_of(replica), f"{plan.folder}/artifacts/{replica.rank}"
+            finished: list[str] = []
+            Aside(
+                self,
+                lambda work=work, target=target: collect(  # type: ignore[misc]  # bound per rank
+                    work, target, plan.artifacts, plan.max_artifact_bytes
+                ),
+                finished.append,
+            )
+            while not finished:
+                self._wait()
+                self._reap()
+            replica.note(finished[0])
 
     def _wait(self) -> None:
         due = [at for replica in self.replicas if (at := replica.next_due()) is not None]
@@ -158,6 +206,7 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            self._commands.ended(pid, status)
             replica = by_pid.get(pid)
             if replica is not None:
                 cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
@@ -209,11 +258,16 @@ class Supervisor:
         self.stop_all(reason or words.SUPERVISOR_LOST, "was stopped on request", grace_s)
 
     def _ask_for_checkpoint(self) -> None:
+        """Send SIGUSR1 to whoever has a handler for it: it would kill everything else."""
         for replica in self.replicas:
-            if replica.pid is not None and replica.status is None:
-                kernel.send(replica.pid, signal.SIGUSR1)
+            for pid in replica.processes() if replica.is_running else ():
+                if kernel.catches(pid, signal.SIGUSR1):
+                    kernel.send(pid, signal.SIGUSR1)
 
     def _end(self) -> None:
+        self._commands.close()
+        if self.plan.artifacts:
+            self._collect()
         for path in self._cgroups.values():
             cgroup.remove(path)
         if self.plan.cgroup:

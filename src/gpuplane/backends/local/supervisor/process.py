@@ -36,10 +36,10 @@ class Started:
 
     __slots__ = ("gate", "pid", "stderr", "stdout", "verdict")
 
-    def __init__(self, pid: int, stdout: int, stderr: int, gate: int, verdict: int) -> None:
+    def __init__(self, pid: int, gate: int, verdict: int) -> None:
         self.pid = pid
-        self.stdout = stdout
-        self.stderr = stderr
+        self.stdout = -1
+        self.stderr = -1
         self.gate = gate
         self.verdict = verdict
 
@@ -49,40 +49,61 @@ class Started:
         os.close(self.gate)
 
 
-def fork_at_gate(
-    command: list[str], env: dict[str, str], folder: str, stdin: int | None = None
-) -> Started:
-    """Return a new child in a session of its own that waits for `release`.
+def fork_logged(command: list[str], env: dict[str, str], folder: str) -> Started:
+    """Return a child at its gate whose output arrives in pipes of the supervisor.
 
     Raises:
         OSError: If the machine has no process or descriptor left.
     """
-    pipes: list[int] = []
+    handles: list[int] = []
     try:
-        for _ in range(4):
-            pipes += os.pipe2(os.O_CLOEXEC)
-        stdout, stdout_end, stderr, stderr_end, gate_end, gate, verdict, verdict_end = pipes
+        for _ in range(2):
+            handles += os.pipe2(os.O_CLOEXEC)
+        stdout, stdout_end, stderr, stderr_end = handles
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        handles.append(null)
+        started = fork_at_gate(command, env, folder, (null, stdout_end, stderr_end))
+    except OSError:
+        for handle in handles:
+            os.close(handle)
+        raise
+    for handle in (null, stdout_end, stderr_end):
+        os.close(handle)
+    for handle in (stdout, stderr):
+        os.set_blocking(handle, False)
+    started.stdout, started.stderr = stdout, stderr
+    return started
+
+
+def fork_at_gate(
+    command: list[str], env: dict[str, str], folder: str, standard: tuple[int, int, int]
+) -> Started:
+    """Return a new child in a session of its own that waits for `release`.
+
+    Args:
+        standard: What becomes its standard input, output and error; the caller closes them.
+
+    Raises:
+        OSError: If the machine has no process or descriptor left.
+    """
+    handles: list[int] = []
+    try:
+        for _ in range(2):
+            handles += os.pipe2(os.O_CLOEXEC)
+        gate_end, gate, verdict, verdict_end = handles
         supervisor = os.getpid()
         pid = os.fork()
     except OSError:
-        for handle in pipes:
+        for handle in handles:
             os.close(handle)
         raise
     if pid == 0:
-        _become(
-            command,
-            env,
-            folder,
-            stdin,
-            (stdout_end, stderr_end, gate_end, verdict_end),
-            gate,
-            supervisor,
-        )
-    for handle in (stdout_end, stderr_end, gate_end, verdict_end):
-        os.close(handle)
-    for handle in (stdout, stderr, verdict):
-        os.set_blocking(handle, False)
-    return Started(pid, stdout, stderr, gate, verdict)
+        os.close(gate)
+        _become(command, env, folder, standard, gate_end, verdict_end, supervisor)
+    os.close(gate_end)
+    os.close(verdict_end)
+    os.set_blocking(verdict, False)
+    return Started(pid, gate, verdict)
 
 
 def explain_failure(verdict: str, command: list[str], folder: str) -> str:
@@ -103,25 +124,21 @@ def _become(
     command: list[str],
     env: dict[str, str],
     folder: str,
-    stdin: int | None,
-    ends: tuple[int, int, int, int],
+    standard: tuple[int, int, int],
     gate: int,
+    verdict: int,
     supervisor: int,
 ) -> None:
     """Turn this child into the command; never returns."""
-    stdout, stderr, gate_end, verdict = ends
     step = "exec"
     try:
         os.setsid()
         kernel.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != supervisor:  # it died before the kernel was asked to watch
             os._exit(_ABANDONED)
-        source = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
-        os.dup2(source, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        os.close(gate)
-        if os.read(gate_end, 1) != b"1":
+        for number, handle in enumerate(standard):
+            os.dup2(handle, number)
+        if os.read(gate, 1) != b"1":
             os._exit(_ABANDONED)
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)

@@ -14,7 +14,7 @@ import signal
 from gpuplane.backends.local.supervisor import cgroup, kernel, words
 from gpuplane.backends.local.supervisor.health import READY, HealthProbe
 from gpuplane.backends.local.supervisor.output import OutputLog
-from gpuplane.backends.local.supervisor.process import Started, explain_failure, fork_at_gate
+from gpuplane.backends.local.supervisor.process import Started, explain_failure, fork_logged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Replica:
         self.process: Started | None = None
         self.pid: int | None = None
         self.ticks: int | None = None
+        self.env: dict[str, str] = {}
         self.status: int | None = None
         self.started_at: int | None = None
         self.ended_at: int | None = None
@@ -67,6 +68,15 @@ class Replica:
     def is_over(self) -> bool:
         return self.phase == words.EXITED
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its main process runs."""
+        return self.pid is not None and self.status is None
+
+    def note(self, text: str) -> None:
+        """Add a sentence to what people are told."""
+        self.message = "; ".join(filter(None, (self.message, text)))
+
     def record(self) -> dict[str, object]:
         """Return the replica's part of the state record."""
         dropped = self.log.dropped_bytes
@@ -91,6 +101,7 @@ class Replica:
 
     def prepare(self, env: dict[str, str], port: int | None) -> Started | None:
         """Fork the process up to its gate; the caller records it, then calls `launch`."""
+        self.env = env
         self.start_at = None
         self.status = None
         self.stop_reason = None
@@ -98,7 +109,7 @@ class Replica:
         self.ready = None if self.probe is None else False
         self._failed_start = ""
         try:
-            process = fork_at_gate(self.owner.plan.command, env, self.owner.folder_of(self))
+            process = fork_logged(self.owner.plan.command, env, self.owner.folder_of(self))
         except OSError as error:
             self.fail_start(f"no process can be started: {error.strerror}")
             return None

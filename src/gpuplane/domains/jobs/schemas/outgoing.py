@@ -1,0 +1,331 @@
+"""What is told about jobs: every field back, and what became of it."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from gpuplane.domains.jobs.schemas.parts import (
+    AfterBody,
+    CheckpointBody,
+    ExecutionBody,
+    PlacementBody,
+    ReplicasBody,
+    ResourcesBody,
+    RetryBody,
+    WindowBody,
+)
+from gpuplane.kit.bodies import Body, InstantOut, MoneyOut
+
+
+class JobRowOut(Body):
+    """A job as lists show it."""
+
+    id: UUID
+    name: str
+    tenant_id: UUID
+    tenant: str
+    project_id: UUID
+    project: str
+    user_id: UUID
+    user: str
+    cluster_id: UUID | None
+    cluster: str | None
+    simulated: bool
+    """Whether it is on a simulated cluster, where no command is ever executed."""
+
+    source_type: str
+    source_id: str | None
+    job_type: str
+    deployment_type: str
+    gpu_type: str | None
+    gpu_count: int
+    """GPUs of one replica."""
+    replica_count: int
+    priority: str
+    queue: str
+    labels: dict[str, str]
+    cost_centre: str
+    data_classification: str
+    array_id: UUID | None
+    array_index: int | None
+
+    status: str
+    condition: str
+    reason: str
+    status_message: str
+    progress: float | None
+    retry_count: int
+    attempt_count: int
+
+    estimated_start: InstantOut | None
+    estimated_end: InstantOut | None
+    actual_start: InstantOut | None
+    actual_end: InstantOut | None
+    queued_at: InstantOut | None
+    admitted_at: InstantOut | None
+    estimated_cost: MoneyOut | None
+    actual_cost: MoneyOut | None
+    currency: str
+    created_at: InstantOut
+    updated_at: InstantOut
+
+
+class ReplicaOut(Body):
+    """One rank of an attempt."""
+
+    id: UUID
+    rank: int
+    node: str
+    gpu_ids: list[str]
+    gpu_share: float
+    mig_device: str | None
+    phase: str
+    ready: bool | None
+    started_at: InstantOut | None
+    ended_at: InstantOut | None
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    message: str
+    url: str | None
+    restart_count: int
+
+
+class AttemptOut(Body):
+    """One try of a job."""
+
+    id: UUID
+    number: int
+    cluster_id: UUID
+    state: str
+    queue: str
+    cluster_queue: str
+    admitted_at: InstantOut
+    started_at: InstantOut | None
+    ended_at: InstantOut | None
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    message: str
+    stop_intent: str | None
+    lost_gpu_seconds: float | None
+    explanation: dict[str, Any] | None
+    replicas: list[ReplicaOut]
+
+
+class ArrayOut(Body):
+    """The array a job belongs to."""
+
+    id: UUID
+    size: int
+    limit: int | None
+    job_ids: list[UUID]
+
+
+class JobOut(JobRowOut):
+    """A job with everything that was asked and what became of it."""
+
+    pipeline_id: UUID | None
+    pipeline_step_id: UUID | None
+    usecase_deployment_id: UUID | None
+    spec: ExecutionBody
+    cpu_cores: float
+    memory_gb: float
+    storage_gb: int | None
+    resources: ResourcesBody
+    replicas: ReplicasBody
+    placement: PlacementBody
+    estimated_duration_seconds: int | None
+    max_duration_seconds: int | None
+    deadline: InstantOut | None
+    deadline_action: str
+    scheduled_start: InstantOut | None
+    window: WindowBody | None
+    after: list[AfterBody]
+    preemptible: bool | None
+    preempts_others: bool | None
+    max_retries: int
+    retry: RetryBody
+    checkpoint: CheckpointBody | None
+    budget_limit: MoneyOut | None
+    budget_action: str
+    requested_cluster_id: UUID | None
+    idempotency_key: str | None
+    array: ArrayOut | None = None
+
+    reason_counts: dict[str, int] | None
+    condition_at: InstantOut | None
+    due_at: InstantOut | None
+    last_checkpoint: str | None
+    last_checkpoint_at: InstantOut | None
+    exit_code: int | None
+    """The exit code of the latest attempt that is over."""
+    outputs: dict[str, Any]
+    """Sensitive outputs are named and masked."""
+    current_attempt: AttemptOut | None = None
+    resource_version: int
+
+
+class ScheduleOut(Body):
+    """When a job is expected to run, or ran."""
+
+    job_id: UUID
+    status: str
+    cluster: str | None
+    position: int | None
+    """Place in the queue of its cluster, from 1; absent when it does not wait."""
+    scheduled_start: InstantOut | None
+    estimated_start: InstantOut | None
+    estimated_end: InstantOut | None
+    actual_start: InstantOut | None
+    actual_end: InstantOut | None
+    deadline: InstantOut | None
+    meets_deadline: bool | None
+    explanation: list[str]
+
+
+class FilterCountOut(Body):
+    """How many nodes one filter refused."""
+
+    word: str
+    nodes: int
+
+
+class ChangeOut(Body):
+    """The smallest change known that would let the job start now."""
+
+    field: str
+    value: str
+    sentence: str
+
+
+class WhyOut(Body):
+    """Why a job stands where it stands: one dominant reason, and what would change it."""
+
+    job_id: UUID
+    status: str
+    condition: str
+    reason: str
+    sentence: str
+    fix: str
+    counts: list[FilterCountOut]
+    change: ChangeOut | None = None
+    explanation: list[str]
+
+
+class LogsOut(Body):
+    """A run of bytes of one stream of one replica."""
+
+    job_id: UUID
+    attempt: int
+    rank: int
+    stream: str
+    offset: int
+    next_offset: int
+    """Ask from here for what comes after."""
+    text: str
+    is_over: bool
+    """Whether the attempt has ended and nothing comes after this."""
+
+
+class PriceOptionOut(Body):
+    """What a job would cost another way."""
+
+    sentence: str
+    cluster: str
+    gpu_type: str | None
+    priority: str
+    cost: MoneyOut | None
+    saving: MoneyOut | None
+    earliest_start: InstantOut | None
+
+
+class EstimateOut(Body):
+    """Where, when and for how much a job would run if it were submitted now."""
+
+    cluster: str | None
+    simulated: bool
+    fits_now: bool
+    earliest_start: InstantOut | None
+    expected_end: InstantOut | None
+    nodes: list[str]
+    hourly_cost: MoneyOut | None
+    estimated_cost: MoneyOut | None
+    max_cost: MoneyOut | None
+    currency: str
+    reason: str
+    sentence: str
+    explanation: list[str]
+    cheaper: list[PriceOptionOut]
+
+
+class ExecOut(Body):
+    """What a command run beside a replica gave back."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class ManifestOut(Body):
+    """What would be needed to run the job again: names of variables, never their values."""
+
+    job_id: UUID
+    manifest: dict[str, Any]
+
+
+class CheckpointOut(Body):
+    """One checkpoint a job reported."""
+
+    id: UUID
+    at: InstantOut
+    path: str
+    progress: float | None
+
+
+class CheckpointsOut(Body):
+    """The checkpoints a job keeps, newest first."""
+
+    items: list[CheckpointOut]
+
+
+class AttemptsOut(Body):
+    """The attempts of a job, first to last."""
+
+    items: list[AttemptOut]
+
+
+class ArtifactOut(Body):
+    """One artifact of a job that is over."""
+
+    path: str
+    size_bytes: int
+
+
+class ArtifactsOut(Body):
+    """The artifacts of a job's latest attempt."""
+
+    items: list[ArtifactOut]
+
+
+class DifferenceOut(Body):
+    """One field in which compared jobs differ, with its value in each."""
+
+    field: str
+    values: list[Any]
+
+
+class CompareOut(Body):
+    """Jobs side by side: what differs, and the jobs."""
+
+    jobs: list[JobOut]
+    differences: list[DifferenceOut]
+
+
+class WorkspaceOut(Body):
+    """An uploaded working directory."""
+
+    digest: str
+    size_bytes: Annotated[int, Field(ge=0)]
+    is_new: bool

@@ -1,0 +1,253 @@
+"""The groups of fields of a job's body; each is shown as it is written."""
+
+from typing import Annotated, Any
+from uuid import UUID
+from zoneinfo import available_timezones
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from gpuplane.core.mig.profiles import find_models_with_profile
+from gpuplane.core.topology.matrix import LinkPreference
+from gpuplane.core.workloads import (
+    DependencyCondition,
+    RestartPolicy,
+    Spreading,
+    WindowEnd,
+)
+from gpuplane.domains.jobs.schemas.values import (
+    MAX_AFTER,
+    MAX_ARRAY,
+    MAX_ITEMS,
+    AbsolutePath,
+    Digest,
+    Environment,
+    EnvName,
+    EphemeralGb,
+    FloatSeconds,
+    GpuMemoryGb,
+    GpuShare,
+    InsidePath,
+    PlainText,
+    Port,
+    PrintableText,
+    Ratio,
+    Replicas,
+    ReplicasFromZero,
+    Seconds,
+    SecondsFromZero,
+    TimeOfDay,
+    UrlPath,
+    Weekday,
+)
+from gpuplane.kit.bodies import Body, Flag, Integer, Labels, Name, refusal
+from gpuplane.kit.problems import nearest
+
+HOST_WORDS = frozenset({"host_path", "hostPath", "source", "src", "bind", "host"})
+"""What people write to mount a folder of the machine; none of it is taken."""
+
+
+def _check_zone(value: str) -> str:
+    if value not in available_timezones():
+        raise refusal(
+            f"There is no time zone {value[:64]!r}.", nearest(value, available_timezones())
+        )
+    ZoneInfo(value)
+    return value
+
+
+def _check_profile(value: str) -> str:
+    if not find_models_with_profile(value):
+        raise refusal(
+            f"No GPU model has a MIG profile {value[:50]!r}.",
+            "Profiles are written like 1g.10gb, 2g.20gb or 3g.40gb.",
+        )
+    return value
+
+
+Zone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
+Profile = Annotated[str, Field(max_length=50), AfterValidator(_check_profile)]
+
+
+class MountBody(Body):
+    """A named volume at a path inside the job."""
+
+    name: Name
+    path: AbsolutePath
+    read_only: Flag = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_host_paths(cls, value: Any) -> Any:
+        named = value.get("name") if isinstance(value, dict) else None
+        is_path = isinstance(named, str) and named.startswith(("/", ".", "~"))
+        if isinstance(value, dict) and (HOST_WORDS & set(value) or is_path):
+            raise refusal(
+                "A path of the host cannot be mounted.",
+                "Name a volume, put files into the working directory, or fetch them in the job.",
+            )
+        return value
+
+
+class SecretBodyPart(Body):
+    """A secret by name, and how it reaches the process; never its value."""
+
+    name: Name
+    env: EnvName = ""
+    path: InsidePath = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_values(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "value" in value:
+            raise refusal(
+                "A job names a secret and never holds its value.",
+                "Store it with `gpuplane secrets set NAME` and leave `value` out.",
+            )
+        return value
+
+
+class HealthBody(Body):
+    """How a service replica is known to be ready: an HTTP path, or a TCP connect without one."""
+
+    path: UrlPath = ""
+    port: Port = 0
+    interval_s: Annotated[float, Field(strict=True, ge=0.1, le=3600, allow_inf_nan=False)] = 1.0
+    timeout_s: Annotated[float, Field(strict=True, ge=0.1, le=3600, allow_inf_nan=False)] = 2.0
+    failure_threshold: Annotated[int, Field(strict=True, ge=1, le=1_000)] = 3
+    start_period_s: FloatSeconds = 300.0
+
+
+class SimulatedBody(Body):
+    """What the job does on a simulated cluster, where no command is ever executed."""
+
+    duration_s: FloatSeconds = 60.0
+    exit_code: Annotated[int, Field(strict=True, ge=0, le=255)] = 0
+    log: Annotated[list[PrintableText], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    startup_s: FloatSeconds = 0.0
+    checkpoint_every_s: FloatSeconds = 0.0
+    outputs: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
+
+
+class ExecutionBody(Body):
+    """What runs."""
+
+    image: Annotated[str, Field(max_length=1_000)] = ""
+    command: Annotated[list[PrintableText], Field(max_length=MAX_ITEMS)] = Field(
+        default_factory=list
+    )
+    env: Environment = Field(default_factory=dict)
+    working_dir: InsidePath = ""
+    workspace_digest: Digest | None = None
+    mounts: Annotated[list[MountBody], Field(max_length=100)] = Field(default_factory=list)
+    secrets: Annotated[list[SecretBodyPart], Field(max_length=100)] = Field(default_factory=list)
+    artifacts: Annotated[list[InsidePath], Field(max_length=100)] = Field(default_factory=list)
+    port: Port | None = None
+    health: HealthBody | None = None
+    restart: RestartPolicy = RestartPolicy.NEVER
+    grace_s: Annotated[int, Field(strict=True, ge=0, le=3_600)] = 30
+    seed: Integer | None = None
+    simulated: SimulatedBody | None = None
+
+    @field_validator("image")
+    @classmethod
+    def _check_image(cls, value: str) -> str:
+        if not value.isprintable() or any(mark in value for mark in (" ", "..", "\\")):
+            raise refusal(
+                "This is no name of an image.", "For example 'registry.example.com/team/app:1.2'."
+            )
+        return value
+
+
+class ResourcesBody(Body):
+    """What one replica needs beside the counts at the top of the job."""
+
+    gpu_memory_gb: GpuMemoryGb | None = None
+    gpu_architecture: PlainText | None = None
+    gpu_share: GpuShare = 1.0
+    mig_profile: Profile | None = None
+    rdma_fabric: PlainText | None = None
+    ephemeral_storage_gb: EphemeralGb = 100.0
+
+
+class ReplicasBody(Body):
+    """How many copies: `count` asked, `minimum` that may start, all or nothing with `gang`."""
+
+    count: Replicas = 1
+    minimum: Replicas | None = None
+    gang: Flag = True
+    min: ReplicasFromZero | None = None
+    max: Replicas | None = None
+    scale_to_zero: Flag = False
+
+
+class ArrayBody(Body):
+    """Many jobs alike, each with its own GPUPLANE_ARRAY_INDEX."""
+
+    size: Annotated[int, Field(strict=True, ge=1, le=MAX_ARRAY)]
+    limit: Annotated[int, Field(strict=True, ge=1, le=MAX_ARRAY)] | None = None
+
+
+class AfterBody(Body):
+    """A job this one comes after."""
+
+    job_id: UUID
+    condition: DependencyCondition = DependencyCondition.COMPLETED
+
+
+class WindowBody(Body):
+    """A daily window in a named zone; it crosses midnight when it ends before it starts."""
+
+    start: TimeOfDay
+    end: TimeOfDay
+    zone: Zone
+    weekdays: Annotated[list[Weekday], Field(max_length=7)] | None = None
+    at_end: WindowEnd = WindowEnd.FINISH
+
+
+class TopologyBody(Body):
+    """Which links the GPUs of a replica should have."""
+
+    preference: LinkPreference = LinkPreference.NONE
+    required: Flag = False
+
+
+class TolerationBody(Body):
+    """A Kubernetes toleration."""
+
+    key: Annotated[str, Field(max_length=317)] = ""
+    operator: Annotated[str, Field(pattern="^(Equal|Exists)$")] = "Equal"
+    value: Annotated[str, Field(max_length=63)] = ""
+    effect: Annotated[str, Field(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
+
+
+class PlacementBody(Body):
+    """Where the job may and would rather run."""
+
+    topology: TopologyBody = TopologyBody()
+    spreading: Spreading = Spreading.ANY
+    co_locate_with: Annotated[list[UUID], Field(max_length=MAX_AFTER)] = Field(default_factory=list)
+    separate_from: Annotated[list[UUID], Field(max_length=MAX_AFTER)] = Field(default_factory=list)
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: Annotated[list[TolerationBody], Field(max_length=100)] = Field(
+        default_factory=list
+    )
+
+
+class RetryBody(Body):
+    """How failures are tried again; `max_retries` stands at the top of the job."""
+
+    delay_seconds: SecondsFromZero = 30
+    max_delay_seconds: SecondsFromZero = 3_600
+    jitter: Ratio = 0.1
+    on_preemption: Flag = True
+
+
+class CheckpointBody(Body):
+    """Where and how often the job writes checkpoints."""
+
+    enabled: Flag = True
+    storage_class: PlainText = "standard"
+    storage_size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}(Mi|Gi|Ti)$")] = "100Gi"
+    checkpoint_interval: Seconds = 3_600
+    max_checkpoints: Annotated[int, Field(strict=True, ge=1, le=1_000)] = 3
+    checkpoint_path: AbsolutePath = "/checkpoints"

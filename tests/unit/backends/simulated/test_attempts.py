@@ -371,7 +371,9 @@ async def test_a_change_between_two_waits_ends_the_second_even_if_someone_looked
     await backend.wait_changed(0)
     await backend.ensure_workload(a_plan(fleet), {})
     await backend.observe()
-    await asyncio.wait_for(backend.wait_changed(60), 5)
+    waiting = asyncio.ensure_future(backend.wait_changed(60))
+    await asyncio.wait({waiting}, timeout=5)
+    assert waiting.done()
 
 
 async def test_waiting_is_woken_by_a_verb_and_ends_at_its_time_out(

@@ -1,6 +1,6 @@
 # The control plane without root and without build tools.
 #   docker build -t gpuplane .
-#   docker run -p 127.0.0.1:8080:8080 -v gpuplane:/var/lib/gpuplane gpuplane
+#   docker run -p 127.0.0.1:7070:7070 -v gpuplane:/var/lib/gpuplane gpuplane
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/gpuplane
@@ -8,6 +8,7 @@ WORKDIR /build
 COPY requirements/runtime.txt requirements/runtime.txt
 RUN /opt/gpuplane/bin/pip install --require-hashes -r requirements/runtime.txt
 COPY LICENSE README.md pyproject.toml ./
+COPY examples examples
 COPY src src
 RUN /opt/gpuplane/bin/pip install --no-deps --no-build-isolation .
 
@@ -20,10 +21,11 @@ COPY --from=build /opt/gpuplane /opt/gpuplane
 COPY examples /usr/share/gpuplane/examples
 ENV PATH=/opt/gpuplane/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    GPUPLANE_HOME=/var/lib/gpuplane
+    GPUPLANE_HOME=/var/lib/gpuplane \
+    GPUPLANE_HOST=0.0.0.0
 USER 10001:10001
 WORKDIR /var/lib/gpuplane
 VOLUME /var/lib/gpuplane
-EXPOSE 8080
+EXPOSE 7070
 ENTRYPOINT ["gpuplane"]
 CMD ["up"]

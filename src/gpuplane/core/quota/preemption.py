@@ -6,7 +6,7 @@ own rules on top (never CRITICAL, limits per hour, measured loss) are the schedu
 Source: kubernetes-sigs/kueue, pkg/scheduler/preemption/common and preemption/classical.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -120,7 +120,7 @@ def satisfies_policy(
 
 def uses_any(usage: Usage, pairs: frozenset[FlavorResource]) -> bool:
     """Tell whether a usage holds anything of the given flavor-resources."""
-    return any(pair in pairs for pair in usage)
+    return not pairs.isdisjoint(usage)
 
 
 def candidate_order_key(candidate: AdmittedWorkload, cluster_queue: str) -> CandidateKey:
@@ -205,19 +205,34 @@ class Legality:
 
     def decide_variant(self, candidate: AdmittedWorkload) -> PreemptionVariant:
         """Return on what ground the candidate may be evicted, `NEVER` if it may not."""
-        if not uses_any(candidate.usage, self.pairs):
-            return PreemptionVariant.NEVER
-        if candidate.cluster_queue == self.preemptor.cluster_queue:
-            within = self.policy.within_cluster_queue
-            if satisfies_policy(within, self.preemptor, candidate):
-                return PreemptionVariant.WITHIN_CLUSTER_QUEUE
-            return PreemptionVariant.NEVER
-        if not satisfies_policy(self.policy.reclaim_within_cohort, self.preemptor, candidate):
-            return PreemptionVariant.NEVER
-        queue = self.tree.queue_node(candidate.cluster_queue)
-        lca = self.find_lca(queue)
-        if lca is None or not self.is_reachable(queue):
-            return PreemptionVariant.NEVER
+        found = self.list_legal(candidate.cluster_queue, (candidate,))
+        return found[0][1] if found else PreemptionVariant.NEVER
+
+    def list_legal(
+        self, cluster_queue: str, candidates: Iterable[AdmittedWorkload]
+    ) -> list[tuple[AdmittedWorkload, PreemptionVariant]]:
+        """Return those workloads of one queue that may be evicted, and on what ground."""
+        queue = self.tree.queue_node(cluster_queue)
+        policy: WithinClusterQueue | ReclaimWithinCohort = self.policy.within_cluster_queue
+        lca: Node | None = None
+        if queue is not self.node:
+            policy = self.policy.reclaim_within_cohort
+            lca = self.find_lca(queue)
+            if lca is None or not self.is_reachable(queue):
+                return []
+        if policy == WithinClusterQueue.NEVER:
+            return []
+        found = []
+        for candidate in candidates:
+            if uses_any(candidate.usage, self.pairs) and satisfies_policy(
+                policy, self.preemptor, candidate
+            ):
+                found.append((candidate, self._ground(lca, candidate)))
+        return found
+
+    def _ground(self, lca: Node | None, candidate: AdmittedWorkload) -> PreemptionVariant:
+        if lca is None:
+            return PreemptionVariant.WITHIN_CLUSTER_QUEUE
         if self._advantage[lca.name]:
             return PreemptionVariant.HIERARCHICAL_RECLAIM
         if may_borrow_while_evicting(self.policy, self.preemptor, candidate):

@@ -155,12 +155,13 @@ class _Search:
         self.targets: list[Target] = []
 
     def candidates_of(self, cluster_queue: str) -> list[AdmittedWorkload]:
-        taken = {target.workload.id for target in self.targets}
-        return [
-            workload
-            for workload in self.admitted.get(cluster_queue, ())
-            if workload.id not in taken and (self.permit is None or self.permit(workload))
-        ]
+        found = list(self.admitted.get(cluster_queue, ()))
+        if self.targets:
+            taken = {target.workload.id for target in self.targets}
+            found = [workload for workload in found if workload.id not in taken]
+        if self.permit is not None:
+            found = [workload for workload in found if self.permit(workload)]
+        return found
 
     def take(self, workload: AdmittedWorkload, reason: PreemptionReason) -> None:
         _remove(self.tree, workload)
@@ -277,10 +278,7 @@ def _classical_candidates(
         names += [node.name for node in others if node is not search.node]
     found: list[tuple[AdmittedWorkload, PreemptionVariant]] = []
     for name in names:
-        for workload in search.candidates_of(name):
-            variant = legality.decide_variant(workload)
-            if variant is not PreemptionVariant.NEVER:
-                found.append((workload, variant))
+        found += legality.list_legal(name, search.candidates_of(name))
     ground = {
         PreemptionVariant.HIERARCHICAL_RECLAIM: 0,
         PreemptionVariant.RECLAIM_WHILE_BORROWING: 1,

@@ -17,6 +17,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
@@ -244,7 +245,7 @@ def sum_states(
 def sum_gpu_time(
     session: ReadSession, query: UsageQuery, from_at: int, to_at: int
 ) -> list[dict[str, Any]]:
-    """Return device time by group: `k0…` the keys, then simulated, busy, idle, reserved, paid."""
+    """Return device time by group: keys `k0…`, is_simulated, busy, idle, reserved, paid."""
     source = (
         shares.join(intervals, intervals.c.id == shares.c.interval_id)
         .join(devices, devices.c.gpu_id == intervals.c.gpu_id)
@@ -255,7 +256,7 @@ def sum_gpu_time(
     keys = [_gpu_key(name).label(f"k{i}") for i, name in enumerate(query.group_by)]
     selected: Any = select(
         *keys,
-        devices.c.simulated.label("simulated"),
+        devices.c.simulated.label("is_simulated"),
         *_sum("busy", shares.c.milli, spent, and_(held, working)),
         *_sum("idle", shares.c.milli, spent, and_(held, ~working)),
         *_sum("reserved", shares.c.milli, spent, ~held),
@@ -267,25 +268,25 @@ def sum_gpu_time(
         selected = selected.where(intervals.c.gpu_id == query.gpu_id)
     if query.model is not None:
         selected = selected.where(devices.c.model == query.model)
-    return _grouped(session, selected, keys, devices.c.simulated)
+    return _grouped(session, selected, len(keys))
 
 
 def sum_host_time(
     session: ReadSession, query: UsageQuery, from_at: int, to_at: int
 ) -> list[dict[str, Any]]:
-    """Return CPU and memory time by group: `k0…` the keys, then simulated, cpu, memory."""
+    """Return CPU and memory time by group: keys `k0…`, is_simulated, cpu, memory."""
     source = holdings.outerjoin(jobs, jobs.c.job_id == holdings.c.job_id)
     spent = _overlap(holdings, from_at, to_at)
     keys = [_host_key(name).label(f"k{i}") for i, name in enumerate(query.group_by)]
     selected: Any = select(
         *keys,
-        holdings.c.simulated.label("simulated"),
+        holdings.c.simulated.label("is_simulated"),
         *_sum("cpu", holdings.c.cpu_milli, spent, None),
         *_sum("memory", holdings.c.memory_mib, spent, None),
     ).select_from(source)
     selected = selected.where(_touches(holdings, from_at, to_at))
     selected = _filtered(selected, query, holdings, holdings, holdings.c.simulated)
-    return _grouped(session, selected, keys, holdings.c.simulated)
+    return _grouped(session, selected, len(keys))
 
 
 def find_faults(session: ReadSession) -> list[str]:
@@ -407,8 +408,8 @@ def _filtered(
     if query.job_ids is not None:
         selected = selected.where(owner.c.job_id.in_(query.job_ids))
     if query.label is not None:
-        name, text = query.label
-        selected = selected.where(jobs.c.labels[name].as_string() == text)
+        name, value = query.label
+        selected = selected.where(jobs.c.labels[name].as_string() == value)
     if query.scope is not None:
         seen = [
             owner.c.tenant_id == tenant
@@ -420,13 +421,9 @@ def _filtered(
     return selected
 
 
-def _grouped(
-    session: ReadSession,
-    selected: Any,
-    keys: Sequence[ColumnElement[Any]],
-    simulated: ColumnElement[bool],
-) -> list[dict[str, Any]]:
-    grouped = selected.group_by(*keys, simulated)
+def _grouped(session: ReadSession, selected: Any, key_count: int) -> list[dict[str, Any]]:
+    """Group by the labels of the keys: PostgreSQL does not see equal parameters as equal."""
+    grouped = selected.group_by(*(text(f"k{i}") for i in range(key_count)), text("is_simulated"))
     return [dict(row) for row in session.rows(grouped)]
 
 

@@ -217,7 +217,7 @@ def _add(
 ) -> None:
     """Add one row of sums (`NAME_s` of whole seconds, `NAME_ms` of the rest) to its group."""
     values = [day if name == "day" else row[f"k{i}"] for i, name in enumerate(query.group_by)]
-    found = sums.setdefault((row["simulated"], *values), {})
+    found = sums.setdefault((row["is_simulated"], *values), {})
     for name in ("busy", "idle", "reserved", "paid", "cpu", "memory"):
         if f"{name}_s" in row:
             amount = int(row[f"{name}_s"]) * 1000 + int(row[f"{name}_ms"])

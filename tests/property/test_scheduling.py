@@ -55,23 +55,27 @@ def a_queue(name: str, gpus: int, strategy: QueueingStrategy) -> ClusterQueueSpe
     )
 
 
+def rarely(draw: st.DrawFn) -> bool:
+    return draw(st.integers(0, 7)) == 7
+
+
 @st.composite
 def nodes(draw: st.DrawFn) -> list[NodeFacts]:
     made = []
-    for index in range(draw(st.integers(1, 4))):
-        count = draw(st.sampled_from([0, 2, 4, 8]))
+    for index in range(draw(st.integers(1, 3))):
+        count = draw(st.sampled_from([0, 4, 8, 8, 8]))
         name = f"node-{index}"
-        mig = {0: (("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4))} if draw(st.booleans()) else {}
+        mig = {0: (("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4))} if rarely(draw) else {}
         made.append(
             a_node(
                 name,
                 count,
-                model=draw(st.sampled_from([H100, A100])),
-                cpu_milli=draw(st.sampled_from([8_000, 32_000])),
+                model=A100 if rarely(draw) else H100,
+                cpu_milli=draw(st.sampled_from([8_000, 32_000, 32_000])),
                 memory_mib=262_144,
                 mig=mig if count else {},
-                unhealthy=(count - 1,) if count and draw(st.booleans()) else (),
-                cordoned=draw(st.sampled_from([False, False, False, True])),
+                unhealthy=(count - 1,) if count and rarely(draw) else (),
+                cordoned=rarely(draw),
                 topology=named_topology("nvswitch-8", 8) if count == 8 else None,
                 rack=draw(st.sampled_from(["", "r1", "r2"])),
                 price_micro_per_gpu_hour=draw(st.integers(0, 3)) * 1_000_000,
@@ -81,9 +85,11 @@ def nodes(draw: st.DrawFn) -> list[NodeFacts]:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, index: int, queues: list[str]) -> Workload:
-    gpus = draw(st.sampled_from([0, 1, 1, 2, 4, 8]))
-    kind = draw(st.sampled_from(["whole", "whole", "share", "mig"]))
+def workloads(
+    draw: st.DrawFn, index: int, queues: list[str], priorities: list[Priority]
+) -> Workload:
+    gpus = draw(st.sampled_from([0, 1, 1, 2, 2, 4, 4, 8]))
+    kind = draw(st.sampled_from(["whole", "whole", "whole", "whole", "share", "mig"]))
     milli, mig = 1000, None
     if kind == "share":
         gpus, milli = 1, draw(st.sampled_from([250, 500, 700]))
@@ -93,45 +99,45 @@ def workloads(draw: st.DrawFn, index: int, queues: list[str]) -> Workload:
     made = a_workload(f"job-{index}", draw(st.sampled_from(queues)))
     return replace(
         made.build(),
-        priority=draw(st.sampled_from(list(Priority))),
+        priority=draw(st.sampled_from(priorities)),
         queued_at=NOW - draw(st.integers(0, 5)) * 1_000_000,
         resources=ResourceRequest(
             gpu_count=gpus,
-            gpu_model=draw(st.sampled_from([None, None, H100, A100])),
+            gpu_model=draw(st.sampled_from([None, None, None, H100, A100])),
             gpu_milli=milli,
             mig_profile=mig,
-            cpu_milli=draw(st.sampled_from([500, 4_000, 9_000])),
+            cpu_milli=draw(st.sampled_from([500, 1_000, 9_000])),
             memory_mib=4_096,
             ephemeral_mib=1_024,
         ),
         replicas=ReplicaRequest(count, draw(st.integers(1, count)), count, draw(st.booleans())),
         placement=PlacementRequest(
             links=draw(st.sampled_from([LinkPreference.NONE, LinkPreference.NVLINK])),
-            links_required=draw(st.booleans()),
-            spreading=draw(st.sampled_from(list(Spreading))),
+            links_required=rarely(draw),
+            spreading=draw(st.sampled_from([Spreading.ANY, *Spreading])),
         ),
         estimated_duration_s=draw(st.sampled_from([None, 60, 7_200])),
-        preemptible=draw(st.sampled_from([None, None, False, True])),
-        preempts_others=draw(st.sampled_from([None, None, False])),
+        preemptible=draw(st.sampled_from([None, None, None, False, True])),
+        preempts_others=draw(st.sampled_from([None, None, None, False])),
     )
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Draw an installation with work pending, half of it after a first wave has started."""
-    if draw(st.booleans()):
+    if draw(st.integers(0, 3)):
         queues = [unlimited_cluster_queue("default")]
     else:
         strategies = st.sampled_from(list(QueueingStrategy))
         queues = [a_queue("a", 4, draw(strategies)), a_queue("b", 8, draw(strategies))]
     names = [queue.name for queue in queues]
     world = World(draw(nodes()), queues)
-    first = draw(st.integers(0, 5))
-    world.pending = [draw(workloads(index, names)) for index in range(first)]
-    started = NOW - draw(st.sampled_from([10, 4_000])) * 1000
+    first = draw(st.integers(3, 10))
+    world.pending = [draw(workloads(i, names, list(Priority)[1:])) for i in range(first)]
+    started = NOW - draw(st.sampled_from([10, 4_000, 4_000])) * 1000
     world.apply(decide(world.snapshot(), Policy(), started, 0), started)
     world.pending = [
-        draw(workloads(100 + index, names)) for index in range(draw(st.integers(1, 7)))
+        draw(workloads(100 + i, names, list(Priority))) for i in range(draw(st.integers(1, 7)))
     ]
     return world
 

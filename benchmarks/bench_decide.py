@@ -1,6 +1,6 @@
 """How long one cycle takes: pending single-GPU workloads of many classes onto an empty fleet.
 
-Run from the root: `PYTHONPATH=src:. .venv/bin/python -m benchmarks.decide`.
+Run from the root: `PYTHONPATH=src:. .venv/bin/python -m benchmarks.bench_decide`.
 """
 
 from __future__ import annotations

@@ -75,14 +75,13 @@ class SimulatedBackend:
         self._seed = seed
         self._journal = Journal(state_path, fleet.name, clock.now_ms())
         records = list(self._journal.load_attempts())
-        known = [record.stop_at or record.accepted_at for record in records]
         self._clock = FleetClock(
             clock,
             speed=speed,
             born_ms=self._journal.born_ms,
-            last_ms=max(known, default=0),
+            last_ms=self._journal.load_last_ms(),
             steps=self._journal.load_steps(),
-            on_step=self._journal.store_step,
+            on_step=self._journal.note_step,
         )
         now = self._clock.now()
         self._inventory = Inventory(fleet, now)
@@ -262,8 +261,12 @@ class SimulatedBackend:
     def _catch_up(self) -> int:
         """Bring nodes and attempts to the present and return the fleet time."""
         at = self._clock.now()
+        before = self._table.position
         self._inventory.refresh(at)
         self._table.advance(at)
+        if self._table.position != before:
+            # Before it is told: a clock set back while we are away must not undo what was seen.
+            self._journal.note_last_ms(at)
         return at
 
     def _find(self, ref: AttemptRef, at: int) -> Entry | None:
@@ -288,7 +291,7 @@ class SimulatedBackend:
 
     def _put(self, record: AttemptRecord, at: int) -> None:
         """Write the record, then let it take effect."""
-        self._journal.store_attempt(record)
+        self._journal.store_attempt(record, at)
         self._table.put(record, at)
         for event in self._waiting:
             event.set()
@@ -318,7 +321,7 @@ class SimulatedBackend:
             and not all(self._inventory.has_node(replica.node) for replica in record.replicas)
         ):
             record = replace(record, lost_at=at)
-            self._journal.store_attempt(record)
+            self._journal.store_attempt(record, at)
         return record
 
     def _draw(self, plan: AttemptPlan, at: int) -> AttemptRecord:

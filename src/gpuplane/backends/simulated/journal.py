@@ -5,6 +5,7 @@ commit does not wait for the disk, because the only loss it must survive is that
 (after a power cut the simulated nodes have lost their workloads like real ones).
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ TOMBSTONE_DAYS = 30
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS attempts (
-    attempt_id TEXT PRIMARY KEY, record BLOB NOT NULL
+    attempt_id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tombstones (
     attempt_id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL
@@ -32,6 +33,8 @@ CREATE TABLE IF NOT EXISTS steps (
     at_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL
 ) STRICT;
 """
+
+log = logging.getLogger("gpuplane.simulated")
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AttemptRecord)
@@ -84,9 +87,12 @@ class Journal:
         return int(self._about["born_ms"])
 
     def load_last_ms(self) -> int:
-        """Return the latest fleet time that was noted."""
-        rows = self._db.execute("SELECT value FROM about WHERE name = 'last_ms'").fetchall()
-        return int(rows[0][0]) if rows else 0
+        """Return the latest fleet time at which anything happened."""
+        (found,) = self._db.execute(
+            "SELECT max(at_ms) FROM (SELECT at_ms FROM attempts UNION ALL"
+            " SELECT CAST(value AS INTEGER) FROM about WHERE name = 'last_ms')"
+        ).fetchone()
+        return int(found or 0)
 
     def load_steps(self) -> list[tuple[int, int]]:
         """Return the recorded steps of the wall clock, in order."""
@@ -102,13 +108,13 @@ class Journal:
         found = self._db.execute("SELECT 1 FROM tombstones WHERE attempt_id = ?", (attempt_id,))
         return found.fetchone() is not None
 
-    def store_attempt(self, record: AttemptRecord) -> None:
-        """Write the attempt, or replace what was known of it."""
+    def store_attempt(self, record: AttemptRecord, at_ms: int) -> None:
+        """Write the attempt, or replace what was known of it, as of a fleet time."""
         failpoint("simulated.store_attempt")
         self._write(
-            "INSERT INTO attempts VALUES (?, ?)"
-            " ON CONFLICT (attempt_id) DO UPDATE SET record = excluded.record",
-            (record.attempt_id, _encoder.encode(record)),
+            "INSERT INTO attempts VALUES (?, ?, ?) ON CONFLICT (attempt_id)"
+            " DO UPDATE SET at_ms = excluded.at_ms, record = excluded.record",
+            (record.attempt_id, at_ms, _encoder.encode(record)),
         )
         failpoint("simulated.stored_attempt")
 
@@ -128,13 +134,13 @@ class Journal:
             "DELETE FROM tombstones WHERE at_ms < ?", (now_ms - TOMBSTONE_DAYS * 86_400_000,)
         )
 
-    def store_step(self, at_ms: int, offset_ms: int) -> None:
+    def note_step(self, at_ms: int, offset_ms: int) -> None:
         """Write that the wall clock was stepped."""
-        self._write("INSERT INTO steps VALUES (?, ?)", (at_ms, offset_ms))
+        self._note("INSERT INTO steps VALUES (?, ?)", (at_ms, offset_ms))
 
-    def store_last_ms(self, at_ms: int) -> None:
-        """Note the fleet time, which never goes back behind it."""
-        self._write("INSERT OR REPLACE INTO about VALUES ('last_ms', ?)", (str(at_ms),))
+    def note_last_ms(self, at_ms: int) -> None:
+        """Write the fleet time at which something happened; time never goes back behind it."""
+        self._note("INSERT OR REPLACE INTO about VALUES ('last_ms', ?)", (str(at_ms),))
 
     def close(self) -> None:
         """Close the file."""
@@ -147,3 +153,10 @@ class Journal:
             raise BackendError(
                 Word.START_FAILED, f"the state file {self._path} cannot be written: {error}"
             ) from error
+
+    def _note(self, statement: str, values: tuple[object, ...]) -> None:
+        """Write what only a clock set back would ask for: a full disk must not blind us for it."""
+        try:
+            self._write(statement, values)
+        except BackendError as error:
+            log.warning("%s", error.message)

@@ -46,8 +46,13 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAME_FIX = "use lower case letters, digits, '-' and '.', at most 63, a letter or digit at the ends"
 
 
-def load_fleet(path: Path) -> Fleet:
+def load_fleet(path: Path, name: str | None = None) -> Fleet:
     """Return the fleet described in a file.
+
+    Args:
+        path: A YAML file.
+        name: Takes the place of the file's own; ids of GPUs depend on it, so two clusters made
+            from one file need two names.
 
     Raises:
         FleetError: With every mistake, each naming its path, the reason and the fix.
@@ -57,7 +62,7 @@ def load_fleet(path: Path) -> Fleet:
     except (OSError, UnicodeDecodeError) as error:
         fix = "name a readable UTF-8 file"
         raise FleetError(str(path), (FieldError("(file)", str(error), fix),)) from error
-    return parse_fleet(text, str(path))
+    return parse_fleet(text, str(path), name)
 
 
 def load_demo_fleet() -> Fleet:
@@ -69,12 +74,13 @@ def load_demo_fleet() -> Fleet:
     return parse_fleet(resource.read_text(encoding="utf-8"), "demo.yaml")
 
 
-def parse_fleet(text: str, source: str) -> Fleet:
+def parse_fleet(text: str, source: str, name: str | None = None) -> Fleet:
     """Return the fleet described in a text.
 
     Args:
         text: One YAML document.
         source: What it was read from, for the messages.
+        name: Takes the place of the text's own.
 
     Raises:
         FleetError: With every mistake, each naming its path, the reason and the fix.
@@ -83,10 +89,10 @@ def parse_fleet(text: str, source: str) -> Fleet:
     root = Section(load_document(text, source), "", collector)
     _read_header(root)
     metadata = root.section("metadata")
-    name = _read_name(metadata, "name")
+    own_name = _read_name(metadata, "name")
     metadata.finish()
     spec = root.section("spec")
-    fleet = _read_spec(spec, name)
+    fleet = _read_spec(spec, name or own_name)
     root.finish()
     collector.raise_if_any()
     return fleet

@@ -106,6 +106,13 @@ def test_a_full_fleet_says_everything() -> None:
     assert fleet.speed == 60
 
 
+def test_two_clusters_of_one_file_have_gpus_of_their_own() -> None:
+    own, other = parse_fleet(FULL, "f.yaml"), parse_fleet(FULL, "f.yaml", "other")
+    assert (own.name, other.name) == ("full", "other")
+    ids = [gpu.gpu_id for fleet in (own, other) for node in fleet.nodes for gpu in node.gpus]
+    assert len(set(ids)) == len(ids)
+
+
 def test_links_can_be_pasted_from_nvidia_smi() -> None:
     matrix = (
         "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"

@@ -163,6 +163,19 @@ async def test_a_clock_set_back_while_it_was_away_undoes_nothing(
     assert (await seen(again))[second.ref].ended_at == clock.now_ms()
 
 
+async def test_an_end_that_was_seen_stays_seen_when_the_clock_is_set_back(
+    open_backend: Open, fleet: Fleet, clock: FakeClock
+) -> None:
+    backend = open_backend(fleet)
+    await backend.ensure_workload(a_plan(fleet, behaviour=lasting(10)), {})
+    await clock.advance(1000)
+    over = await the_replica(backend)
+    assert over.phase is Phase.EXITED
+    backend.close()
+    clock.step(-HOUR_MS)
+    assert await the_replica(open_backend(fleet)) == over
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path

@@ -21,9 +21,12 @@ from gpuplane.api.routers import load_routers
 from gpuplane.core.ids import ProjectId, TenantId, TokenId, UserId
 from gpuplane.db.database import Database
 from gpuplane.db.types import Base
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.identity import service as identity
 from gpuplane.kit.access import Permission, Principal, Role
 from gpuplane.kit.clock import SystemClock
+from gpuplane.kit.feeds import Feed
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
 
@@ -168,7 +171,13 @@ async def running_server(
             "tests.defaults", lambda s: identity.ensure_defaults(s, clock.now_ms(), digest)
         )
         authenticator = Authenticator(database, clock)
-        offered: dict[str, Any] = {"sealing": SealingKeys(home / "keys"), **(ports or {})}
+        offered: dict[str, Any] = {
+            "sealing": SealingKeys(home / "keys"),
+            "event_feed": Feed(),
+            "webhook_policy": WebhookPolicy(),
+            "find_cluster": clusters.find_cluster,
+            **(ports or {}),
+        }
         deps = AppDependencies(
             database=database,
             clock=clock,

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -116,10 +117,11 @@ class Guard:
         await self._app(scope, _replayed(body, receive), send)
 
     async def _call(self, scope: Scope, headers: dict[bytes, bytes]) -> Call:
-        principal = NOBODY
+        principal, again = NOBODY, None
         if self._permission is not Permission.PUBLIC:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
-            principal = await self._context.authenticator.authenticate(authorization)
+            again = partial(self._context.authenticator.authenticate, authorization)
+            principal = await again()
             if not principal.may_anywhere(self._permission):
                 raise Forbidden(
                     f"{principal.name} may not do this: the right {self._permission} is missing.",
@@ -136,6 +138,7 @@ class Guard:
             request_id=state.get("request_id", ""),
             traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
             ports=self._context.ports,
+            authenticate=again,
         )
 
     def _check_query(self, scope: Scope) -> None:

@@ -5,7 +5,7 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
@@ -36,6 +36,8 @@ class Call:
     idempotency_key: str | None = None
     request_hash: str = ""
     ports: dict[str, Any] = field(default_factory=dict)
+    authenticate: Callable[[], Awaitable[Principal]] | None = None
+    """Asks once more who is behind the request; for answers that last (streams, followed logs)."""
 
     @property
     def now(self) -> int:
@@ -88,6 +90,15 @@ class Call:
     def sealing(self) -> SealingKeys:
         """Return the keys that seal secrets at rest."""
         return self.port("sealing", SealingKeys)
+
+    async def seal(self, plain: bytes, context: str) -> bytes:
+        """Return a sealed secret; on a thread, for the first one waits until a key is made."""
+        return await asyncio.to_thread(self.sealing.seal, plain, context)
+
+    async def recheck(self) -> None:
+        """Raise Unauthenticated if the caller's token no longer holds."""
+        if self.authenticate is not None:
+            self.principal = await self.authenticate()
 
     def port(self, name: str, kind: type[T]) -> T:
         """Return a named part that the composition root offers to endpoints."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, EventId, ProjectId, TenantId, WebhookId
@@ -68,6 +70,30 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
+class DueDelivery:
+    """One delivery to send now."""
+
+    id: int
+    webhook_id: WebhookId
+    tries: int
+    url: str
+    sealed_secret: bytes
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """How one try went; `error` is empty when the receiver took it."""
+
+    delivery_id: int
+    webhook_id: WebhookId
+    status: int | None
+    error: str
+    next_at: int | None
+    """When to try again; None when this was the last try or it worked."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """One delivery as the log shows it."""
 
@@ -123,3 +149,61 @@ def compute_next_try(now: int, tries: int, chance: float) -> int:
     """
     delay = min(RETRY_FIRST_MS * 2 ** min(tries - 1, 20), RETRY_LAST_MS)
     return now + int(delay * (1 - JITTER_RATIO + 2 * JITTER_RATIO * chance))
+
+
+# -- where webhooks may go ----------------------------------------------------------------------
+
+MAX_URL_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A webhook's address, taken apart."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+def parse_target(url: str) -> Target | None:
+    """Return the parts of an address that a webhook can have, or None if it cannot."""
+    if len(url) > MAX_URL_CHARS or not url.isascii() or any(c <= " " for c in url):
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        return None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, parts.hostname.rstrip("."), port, path)
+
+
+def address_refusal(host: str, address: str, allowed: Sequence[str]) -> str | None:
+    """Return why a webhook may not be sent to an address, or None.
+
+    Args:
+        host: The name in the webhook's URL.
+        address: One address it resolves to.
+        allowed: Hosts, `*.suffixes` and networks that the operator lets webhooks reach although
+            they are inside.
+    """
+    try:
+        number = ip_address(address)
+    except ValueError:
+        return f"{address!r} is no address"
+    if isinstance(number, IPv6Address) and number.ipv4_mapped is not None:
+        number = number.ipv4_mapped
+    for one in allowed:
+        if one == host or (one.startswith("*.") and host.endswith(one[1:])):
+            return None
+        try:
+            if number in ip_network(one, strict=False):
+                return None
+        except ValueError:  # a host name, compared above
+            continue
+    if not number.is_global or number.is_multicast:
+        return f"{host} is {number}, an address inside a private network"
+    return None

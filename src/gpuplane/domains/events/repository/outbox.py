@@ -80,7 +80,7 @@ def load_after(
     """Return the next events of the stream after a position that the scope and filter let pass."""
     query = _matching(wanted).where(events.c.position > position, visible(scope))
     rows = session.rows(query.order_by(events.c.position).limit(limit))
-    return tuple(_event(row) for row in rows)
+    return tuple(event_of(row) for row in rows)
 
 
 def list_events(
@@ -92,7 +92,7 @@ def list_events(
 ) -> Page[Event]:
     """Return one page of events, newest or oldest first."""
     query = _matching(wanted).where(visible(scope))
-    return load_page(session, query, (events.c.seq,), page, _event, sort=sort)
+    return load_page(session, query, (events.c.seq,), page, event_of, sort=sort)
 
 
 def prune(session: WriteSession, before: int, limit: int) -> int:
@@ -160,7 +160,8 @@ def _kind(pattern: str) -> ColumnElement[bool]:
     return events.c.kind.startswith(prefix, autoescape=True)
 
 
-def _event(row: Any) -> Event:
+def event_of(row: Any) -> Event:
+    """Return a row of the table as an event."""
     return Event(
         seq=row["seq"],
         id=EventId(row["id"]),

@@ -9,17 +9,18 @@ from uuid import UUID
 
 from gpuplane.core.ids import EventId
 from gpuplane.db.sessions import ReadSession, WriteSession
-from gpuplane.domains.events import repository
 from gpuplane.domains.events.errors import CursorExpired
+from gpuplane.domains.events.repository import outbox as repository
 from gpuplane.domains.events.rules import Event, EventFilter
 from gpuplane.kit.access import Permission, Principal, RowScope
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
-__all__ = ["Event", "EventFilter", "NewEvent", "record", "record_many"]
-
+SORT_NEWEST, SORT_OLDEST = repository.SORT_NEWEST, repository.SORT_OLDEST
 RELAY = "relay"
 """The name of the loop that gives events their positions."""
+WEBHOOKS = "webhooks"
+"""The name of the loop that carries events to webhooks."""
 RELAY_BATCH = 5_000
 PRUNE_BATCH = 5_000
 MAX_MESSAGE_CHARS = 2_000
@@ -78,7 +79,10 @@ def record_many(session: WriteSession, events: Iterable[NewEvent]) -> None:
 
 def relay(session: WriteSession, limit: int = RELAY_BATCH) -> int:
     """Give stream positions to events that are committed and have none; return how many."""
-    return repository.apply_positions(session, limit)
+    count = repository.apply_positions(session, limit)
+    if count:
+        session.wake(WEBHOOKS)
+    return count
 
 
 def has_unrelayed(session: ReadSession) -> bool:
@@ -96,7 +100,7 @@ def list_events(
     principal: Principal,
     wanted: EventFilter,
     page: PageRequest,
-    sort: str = repository.SORT_NEWEST,
+    sort: str = SORT_NEWEST,
 ) -> Page[Event]:
     """Return one page of the events the caller may see (`sort` is `-seq` or `seq`)."""
     return repository.list_events(
@@ -110,7 +114,7 @@ def list_events_of(
     """Return one page of a thing's events, oldest first; the caller was let in to the thing."""
     wanted = EventFilter(subject_kind=subject_kind, subject_id=str(subject_id))
     everything = RowScope(everything=True)
-    return repository.list_events(session, everything, wanted, page, repository.SORT_OLDEST)
+    return repository.list_events(session, everything, wanted, page, SORT_OLDEST)
 
 
 def load_stream(

@@ -1,0 +1,1 @@
+"""Every query on events, their stream, webhooks and deliveries."""

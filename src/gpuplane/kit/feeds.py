@@ -1,0 +1,57 @@
+"""Tells readers in this process that a stream has grown; holds positions, never the content.
+
+Each reader keeps its own position and reads at its own speed, so a slow one costs no memory.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+
+class Feed:
+    """The newest known position of one stream, and who waits for a newer one."""
+
+    def __init__(self, max_readers: int = 200, poll_s: float = 15.0) -> None:
+        """Make a feed.
+
+        Args:
+            max_readers: Readers at one time at most.
+            poll_s: How long a reader waits for news before it looks itself; a second where
+                another process publishes.
+        """
+        self.max_readers = max_readers
+        self.poll_s = poll_s
+        self.readers = 0
+        self.is_closed = False
+        self._news = asyncio.Event()
+
+    def publish(self) -> None:
+        """Wake every reader."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def close(self) -> None:
+        """End every reader; called when the server stops."""
+        self.is_closed = True
+        self.publish()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Count a reader while it reads; False when there are too many already."""
+        if self.readers >= self.max_readers:
+            yield False
+            return
+        self.readers += 1
+        try:
+            yield True
+        finally:
+            self.readers -= 1
+
+    def next_news(self) -> asyncio.Event:
+        """Return the event that the next `publish` sets; take it before looking, then wait."""
+        return self._news
+
+    async def wait(self, news: asyncio.Event, timeout_s: float) -> None:
+        """Return once the stream has grown since `next_news`, or after the time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(news.wait(), min(timeout_s, self.poll_s))

@@ -115,6 +115,32 @@ def get_project(session: ReadSession, principal: Principal, project_id: ProjectI
     return project
 
 
+def resolve_project(
+    session: ReadSession,
+    principal: Principal,
+    key: UUID | str | None,
+    permission: Permission,
+) -> Project:
+    """Return the project a call means, in which the caller holds the permission.
+
+    Args:
+        session: Where to read.
+        principal: The caller.
+        key: An id, a name in the caller's tenant, or None for the caller's own project.
+        permission: What the caller wants to do there.
+    """
+    if isinstance(key, str):
+        project = repository.find_project_named(session, principal.tenant_id, key)
+    else:
+        project = repository.find_project(session, ProjectId(key or principal.project_id))
+    if project is None or not principal.sees_tenant(project.tenant_id):
+        raise ProjectNotFound(
+            "There is no project of that name or id.", field="project_id", fix="List the projects."
+        )
+    principal.require(permission, project.tenant_id, project.id, what="project")
+    return project
+
+
 def find_project_in(session: ReadSession, tenant_id: TenantId, name: str) -> Project | None:
     """Return a tenant's project by its name; the caller was checked by whoever asks."""
     return repository.find_project_named(session, tenant_id, name)

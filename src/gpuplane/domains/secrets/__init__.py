@@ -1,0 +1,1 @@
+"""Secrets of projects: sealed, versioned, injected into jobs, never shown again."""

@@ -1,0 +1,200 @@
+"""Use cases of secrets: made, rotated, revealed to jobs alone, rewrapped after a key rotation.
+
+Values come in and lie sealed; whoever opens one outside `reveal_for_job` is wrong. Sealing takes
+the caller's time before the transaction, so a first key being made never holds the writer.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from gpuplane.core.ids import JobId, ProjectId, SecretId
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.events.service import NewEvent, record, record_many
+from gpuplane.domains.identity.service import resolve_project
+from gpuplane.domains.secrets import repository
+from gpuplane.domains.secrets.errors import SecretNotFound, StaleSecret
+from gpuplane.domains.secrets.repository import SORT_NAME
+from gpuplane.domains.secrets.rules import MAX_VALUE_BYTES, Secret, context_of
+from gpuplane.kit.access import Permission, Principal
+from gpuplane.kit.pagination import Page, PageRequest
+from gpuplane.kit.sealing import SealingKeys
+
+__all__ = ["MAX_VALUE_BYTES", "SORT_NAME", "Revealed", "Secret", "context_of"]
+
+REWRAP_BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Revealed:
+    """A secret's value on its way into a job; `repr` does not show it."""
+
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Revealed({self.name!r}, …)"
+
+
+def create_secret(
+    session: WriteSession, principal: Principal, secret: Secret, sealed: bytes, now: int
+) -> Secret:
+    """Store a secret in a project, sealed for `context_of(secret.id, 1)`.
+
+    Its `tenant_id` is taken from the project.
+    """
+    project = resolve_project(session, principal, secret.project_id, Permission.SECRET_WRITE)
+    secret = replace(secret, tenant_id=project.tenant_id)
+    repository.store_secret(session, secret, sealed)
+    _announce(session, "secret.created", secret, principal.name, now)
+    return secret
+
+
+def get_secret(
+    session: ReadSession, principal: Principal, secret_id: SecretId, permission: Permission
+) -> Secret:
+    """Return a secret without its value, if the caller holds the permission in its project."""
+    secret = repository.find_secret(session, secret_id)
+    if secret is None or not principal.sees_tenant(secret.tenant_id):
+        raise SecretNotFound("There is no secret of that id.", fix="List the secrets.")
+    principal.require(permission, secret.tenant_id, secret.project_id, what="secret")
+    return secret
+
+
+def list_secrets(
+    session: ReadSession,
+    principal: Principal,
+    project_id: ProjectId | None,
+    page: PageRequest,
+) -> Page[Secret]:
+    """Return one page of the secrets the caller may know of, by name."""
+    scope = principal.rows(Permission.SECRET_READ)
+    return repository.list_secrets(session, scope, project_id, page)
+
+
+def rotate_secret(
+    session: WriteSession,
+    principal: Principal,
+    secret_id: SecretId,
+    sealed: bytes,
+    value_version: int,
+    now: int,
+) -> Secret:
+    """Replace a value by one sealed for `context_of(secret_id, value_version)`.
+
+    Raises:
+        StaleSecret: If the secret has been rotated since it was read for sealing.
+    """
+    secret = get_secret(session, principal, secret_id, Permission.SECRET_WRITE)
+    stale = secret.value_version + 1 != value_version
+    if stale or not repository.store_value(session, secret, sealed, value_version, now):
+        raise StaleSecret("The secret was rotated by somebody else.", fix="Try again.")
+    rotated = replace(
+        secret, value_version=value_version, rotated_at=now, version=secret.version + 1
+    )
+    _announce(session, "secret.rotated", rotated, principal.name, now)
+    return rotated
+
+
+def delete_secret(
+    session: WriteSession, principal: Principal, secret_id: SecretId, now: int
+) -> None:
+    """Delete a secret; jobs that ask for it from now on do not start."""
+    secret = get_secret(session, principal, secret_id, Permission.SECRET_WRITE)
+    repository.remove_secret(session, secret.id)
+    _announce(session, "secret.deleted", secret, principal.name, now)
+
+
+def missing_secrets(
+    session: ReadSession, project_id: ProjectId, names: Collection[str]
+) -> list[str]:
+    """Return which of the names are no secrets of the project, for the check at submit."""
+    return sorted(set(names) - set(repository.secrets_named(session, project_id, names)))
+
+
+def reveal_for_job(
+    session: WriteSession,
+    sealing: SealingKeys,
+    job_id: JobId,
+    project_id: ProjectId,
+    names: Collection[str],
+    accessor: str,
+    now: int,
+) -> dict[str, Revealed]:
+    """Return the newest values a job refers to; each access is an audited event.
+
+    Args:
+        session: The transaction of the start, so that no value leaves without its trace.
+        sealing: Opens the values.
+        job_id: Who gets them.
+        project_id: The job's project; secrets of others do not exist for it.
+        names: Names of secrets.
+        accessor: Who starts the job: a loop and its process.
+        now: The current instant.
+
+    Raises:
+        SecretNotFound: If the project has no secret of a name.
+    """
+    found = repository.secrets_named(session, project_id, names)
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise SecretNotFound(
+            f"The project has no secret {missing[0]!r}.",
+            field="secrets",
+            fix="Create it, or remove the reference.",
+        )
+    record_many(
+        session,
+        [
+            NewEvent(
+                kind="secret.accessed",
+                at=now,
+                subject_kind="secret",
+                subject_id=secret.id,
+                tenant_id=secret.tenant_id,
+                project_id=secret.project_id,
+                actor=accessor,
+                data={
+                    "job_id": str(job_id),
+                    "secret_name": name,
+                    "value_version": secret.value_version,
+                },
+                audit=True,
+            )
+            for name, (secret, _) in sorted(found.items())
+        ],
+    )
+    return {
+        name: Revealed(
+            name, sealing.open(sealed, context_of(secret.id, secret.value_version)).decode()
+        )
+        for name, (secret, sealed) in found.items()
+    }
+
+
+def rewrap(
+    session: WriteSession, sealing: SealingKeys, after: SecretId | None = None
+) -> SecretId | None:
+    """Seal a batch of values by the current key; return where to go on, or None at the end."""
+    batch = repository.sealed_after(session, after, REWRAP_BATCH)
+    for secret, sealed in batch:
+        fresh = sealing.rewrap(sealed, context_of(secret.id, secret.value_version))
+        if fresh != sealed:
+            repository.store_rewrapped(session, secret, fresh)
+    return batch[-1][0].id if len(batch) == REWRAP_BATCH else None
+
+
+def _announce(session: WriteSession, kind: str, secret: Secret, actor: str, now: int) -> None:
+    record(
+        session,
+        NewEvent(
+            kind=kind,
+            at=now,
+            subject_kind="secret",
+            subject_id=secret.id,
+            tenant_id=secret.tenant_id,
+            project_id=secret.project_id,
+            actor=actor,
+            data={"name": secret.name, "value_version": secret.value_version},
+            audit=True,
+        ),
+    )

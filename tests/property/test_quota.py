@@ -4,6 +4,8 @@ The reference of `reference_usage` and `most_that_fits` is written from KEP-79's
 from the code: it recomputes the whole tree each time and tries every amount.
 """
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +135,7 @@ def test_borrowing_never_exceeds_its_limit_and_the_guaranteed_quota_stays_free(
 
 @given(histories(), st.randoms(use_true_random=False))
 def test_removing_in_any_order_restores_an_empty_tree(
-    history: tuple[Declared, list[Request]], random: st.DataObject
+    history: tuple[Declared, list[Request]], random: Random
 ) -> None:
     declared, wanted = history
     tree = declared.tree()
@@ -149,7 +151,7 @@ def test_removing_in_any_order_restores_an_empty_tree(
 
 @given(histories(), st.randoms(use_true_random=False))
 def test_the_order_of_adding_and_declaring_is_irrelevant(
-    history: tuple[Declared, list[Request]], random: st.DataObject
+    history: tuple[Declared, list[Request]], random: Random
 ) -> None:
     declared, wanted = history
     one = declared.tree()

@@ -74,7 +74,7 @@ class SimulatedBackend:
         self._wall = clock
         self._seed = seed
         self._journal = Journal(state_path, fleet.name, clock.now_ms())
-        records = list(self._journal.load_attempts())
+        records = self._journal.load_attempts(clock.now_ms())
         self._clock = FleetClock(
             clock,
             speed=speed,

@@ -7,7 +7,7 @@ commit does not wait for the disk, because the only loss it must survive is that
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
 
 SCHEMA_VERSION = 1
+WRITES_PER_FOLD = 2000
+"""Writes after which the write-ahead log, by then a few megabytes, is moved into the file."""
 TOMBSTONE_DAYS = 30
 """A start order that arrives later than this is no longer refused; orders live for minutes."""
 
@@ -49,12 +51,13 @@ class Journal:
 
     def __init__(self, path: Path, fleet_name: str, born_ms: int) -> None:
         self._path = path
+        self._writes = 0
+        self._folding: threading.Thread | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("PRAGMA busy_timeout = 2000")
+            self._db.execute("PRAGMA wal_autocheckpoint = 0")
             self._db.executescript(_SCHEMA)
             self._about = {
                 "schema": str(SCHEMA_VERSION),
@@ -74,6 +77,7 @@ class Journal:
         kept = dict(self._db.execute("SELECT name, value FROM about"))
         for name in ("schema", "fleet"):
             if kept[name] != self._about[name]:
+                self._db.close()
                 raise BackendError(
                     Word.START_FAILED,
                     f"the state file {self._path} has {name} {kept[name]}, not"
@@ -98,10 +102,22 @@ class Journal:
         """Return the recorded steps of the wall clock, in order."""
         return list(self._db.execute("SELECT at_ms, offset_ms FROM steps ORDER BY rowid"))
 
-    def load_attempts(self) -> Iterator[AttemptRecord]:
-        """Return every attempt that was not forgotten."""
-        for (blob,) in self._db.execute("SELECT record FROM attempts ORDER BY attempt_id"):
-            yield _decoder.decode(blob)
+    def load_attempts(self, now_ms: int) -> list[AttemptRecord]:
+        """Return every attempt that was not forgotten.
+
+        One that cannot be read is set aside with an alarm: it is forgotten, so that it can
+        neither stop the others nor run a second time.
+        """
+        found = []
+        rows = self._db.execute("SELECT attempt_id, record FROM attempts ORDER BY attempt_id")
+        for attempt_id, blob in rows.fetchall():
+            try:
+                found.append(_decoder.decode(blob))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                log.error("attempt %s of %s cannot be read: %s", attempt_id, self._path, error)
+                self.store_tombstone(attempt_id, now_ms)
+                self.delete_attempt(attempt_id)
+        return found
 
     def has_tombstone(self, attempt_id: str) -> bool:
         """Return whether this attempt was forgotten and may never start again."""
@@ -144,6 +160,8 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
+        if self._folding is not None:
+            self._folding.join()
         self._db.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> None:
@@ -153,6 +171,11 @@ class Journal:
             raise BackendError(
                 Word.START_FAILED, f"the state file {self._path} cannot be written: {error}"
             ) from error
+        self._writes += 1
+        if self._writes >= WRITES_PER_FOLD and not (self._folding and self._folding.is_alive()):
+            self._writes = 0
+            self._folding = threading.Thread(target=_fold, args=(self._path,), daemon=True)
+            self._folding.start()
 
     def _note(self, statement: str, values: tuple[object, ...]) -> None:
         """Write what only a clock set back would ask for: a full disk must not blind us for it."""
@@ -160,3 +183,22 @@ class Journal:
             self._write(statement, values)
         except BackendError as error:
             log.warning("%s", error.message)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA busy_timeout = 2000")
+    return db
+
+
+def _fold(path: Path) -> None:
+    """Move the write-ahead log into the file: it waits for the disk, so on a thread of its own."""
+    try:
+        db = _connect(path)
+        try:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        log.warning("the state file %s grows, its log cannot be folded in: %s", path, error)

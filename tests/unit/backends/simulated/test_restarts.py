@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,6 +176,24 @@ async def test_an_end_that_was_seen_stays_seen_when_the_clock_is_set_back(
     backend.close()
     clock.step(-HOUR_MS)
     assert await the_replica(open_backend(fleet)) == over
+
+
+async def test_a_record_that_cannot_be_read_is_set_aside_with_an_alarm(
+    open_backend: Open, fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = open_backend(fleet)
+    poisoned, sound = a_plan(fleet, "a", gpus=(0,)), a_plan(fleet, "b", gpus=(1,))
+    for plan in (poisoned, sound):
+        await backend.ensure_workload(plan, {})
+    backend.close()
+    with closing(sqlite3.connect(tmp_path / "fleet.db")) as db, db:
+        values = (b"\xff{", str(poisoned.ref.attempt_id))
+        db.execute("UPDATE attempts SET record = ? WHERE attempt_id = ?", values)
+    again = open_backend(fleet)
+    assert [each.ref for each in (await again.observe()).replicas] == [sound.ref]
+    assert str(poisoned.ref.attempt_id) in caplog.text
+    with pytest.raises(Tombstoned):
+        await again.ensure_workload(poisoned, {})
 
 
 CHILD = """

@@ -10,9 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gpuplane.backends.interface import AttemptRef, Backend, BackendError, StaleEpoch, Tombstoned
+from gpuplane.backends.interface import (
+    AttemptPlan,
+    AttemptRef,
+    Backend,
+    BackendError,
+    StaleEpoch,
+    Tombstoned,
+)
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
+from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Job, Surroundings
 from gpuplane.domains.secrets import service as secrets
@@ -79,19 +87,21 @@ class DispatcherLoop:
         return len(waiting) == BATCH or len(to_evict) == BATCH
 
     async def _ensure(self, waiting: Sequence[Attempt]) -> None:
-        pairs = await self._database.read(lambda s: jobs.refresh(s, list(waiting)))
+        around = self._around()
+        plans = await self._database.read(lambda s: jobs.load_plans(s, waiting, around))
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(job: Job, attempt: Attempt) -> Outcome:
+        async def one(job: Job, attempt: Attempt, plan: AttemptPlan) -> Outcome:
             async with limit:
-                return await self._start(job, attempt)
+                return await self._start(job, attempt, plan)
 
-        outcomes = await asyncio.gather(*(one(job, attempt) for job, attempt in pairs))
+        outcomes = await asyncio.gather(*(one(*each) for each in plans))
         now = self._clock.now_ms()
-        started = [each.attempt for each in outcomes if not each.word and not each.gone]
+        taken_on = {each.attempt.id for each in outcomes if not each.word and not each.gone}
+        started = [(job, attempt) for job, attempt, _ in plans if attempt.id in taken_on]
         if started:
             await self._database.write(
-                "jobs.note_ensured", lambda s: jobs.note_ensured(s, started, now)
+                "jobs.note_ensured", partial(_note_ensured, started=started, around=around, now=now)
             )
         for each in outcomes:
             if each.word:
@@ -107,14 +117,12 @@ class DispatcherLoop:
                     ),
                 )
 
-    async def _start(self, job: Job, attempt: Attempt) -> Outcome:
+    async def _start(self, job: Job, attempt: Attempt, plan: AttemptPlan) -> Outcome:
         backend = self._backends.find(attempt.cluster_id)
         if backend is None:
             return Outcome(attempt, gone=True)  # served by another process, or not just now
-        around = self._around()
         try:
-            plan = await self._database.read(lambda s: jobs.plan_of(s, job, attempt, around))
-            values = await self._reveal(job, attempt)
+            values = await self._reveal(job)
             failpoint("dispatcher.ensure:before")
             await backend.ensure_workload(plan, values)
             failpoint("dispatcher.ensure:after")
@@ -125,7 +133,7 @@ class DispatcherLoop:
             return Outcome(attempt, error.word or str(Word.START_FAILED), error.message)
         return Outcome(attempt)
 
-    async def _reveal(self, job: Job, attempt: Attempt) -> dict[str, str]:
+    async def _reveal(self, job: Job) -> dict[str, str]:
         """Return the secret values of a job by environment name; each access is audited."""
         references = job.spec.execution.secrets
         if not references:
@@ -181,6 +189,16 @@ class DispatcherLoop:
                             now=now,
                         ),
                     )
+
+
+def _note_ensured(
+    session: WriteSession,
+    started: Sequence[tuple[Job, Attempt]],
+    around: Surroundings,
+    now: int,
+) -> None:
+    jobs.note_ensured(session, [attempt for _, attempt in started], now)
+    jobs.store_manifests(session, started, around, now)
 
 
 async def known_attempts(backend: Backend) -> set[object]:

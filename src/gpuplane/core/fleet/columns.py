@@ -112,8 +112,7 @@ class Fleet:
         fleet = cls(cluster_id, nodes)
         for allocation in allocations:
             fleet.allocate(fleet.take_of(allocation))
-        fleet._ledger.clear()
-        fleet.touched.clear()
+        fleet.settle()
         return fleet
 
     def _make_node_columns(self, nodes: Sequence[NodeFacts]) -> None:
@@ -287,6 +286,11 @@ class Fleet:
         self._check_release(take)
         self._apply(take, -1)
         self._ledger.append((-1, take))
+
+    def settle(self) -> None:
+        """Make what was changed the new base: nothing before this can be rolled back."""
+        self._ledger.clear()
+        self.touched.clear()
 
     def checkpoint(self) -> int:
         """Return a mark of the ledger for `rollback`."""

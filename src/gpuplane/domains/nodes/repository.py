@@ -1,7 +1,7 @@
 """Every query on the tables of nodes and GPUs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,9 @@ from gpuplane.domains.nodes.tables import GpuRow, NodeRow
 
 _nodes = table_of(NodeRow)
 _gpus = table_of(GpuRow)
+
+CHUNK = 500
+"""Ids per IN list: SQLite's oldest limit on variables is 999."""
 
 
 def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:
@@ -99,6 +102,18 @@ def find_gpu_owner(session: ReadSession, gpu_id: GpuId) -> ClusterId | None:
     """Return the cluster a GPU is registered with, or None."""
     found = session.scalar(select(_gpus.c.cluster_id).where(_gpus.c.gpu_id == gpu_id))
     return None if found is None else ClusterId(found)
+
+
+def models_of(session: ReadSession, gpu_ids: Collection[str]) -> dict[str, str]:
+    """Return the model of each GPU that is known."""
+    wanted = sorted(gpu_ids)
+    found: dict[str, str] = {}
+    for start in range(0, len(wanted), CHUNK):
+        query = select(_gpus.c.gpu_id, _gpus.c.model).where(
+            _gpus.c.gpu_id.in_(wanted[start : start + CHUNK])
+        )
+        found.update({row["gpu_id"]: row["model"] for row in session.rows(query)})
+    return found
 
 
 def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Use cases of nodes: take in what a backend sees, and the operator's marks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -91,6 +91,11 @@ def get_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> No
 def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:
     """Return GPUs present per model over some clusters."""
     return repository.count_models(session, cluster_ids)
+
+
+def models_of(session: ReadSession, gpu_ids: Collection[str]) -> dict[str, str]:
+    """Return the model of each GPU that is known."""
+    return repository.models_of(session, gpu_ids)
 
 
 def cordon(

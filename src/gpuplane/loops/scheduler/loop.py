@@ -19,13 +19,12 @@ from gpuplane.domains.jobs.service import Doors, Job
 from gpuplane.kit.clock import Clock
 from gpuplane.loops.scheduler.loading import (
     ClusterView,
-    NodeCache,
     Prepared,
     World,
     candidates_of,
-    load_world,
     prepare,
 )
+from gpuplane.loops.scheduler.state import SchedulerState
 
 log = logging.getLogger("gpuplane.scheduler")
 
@@ -70,13 +69,20 @@ class SchedulerLoop:
         self._clock = clock
         self._policy = policy
         self._seed = seed
-        self._cache = NodeCache()
+        self._state = SchedulerState()
 
     async def run_once(self) -> bool:
         """Decide once for every cluster and apply; True when verdicts were stale."""
+        try:
+            return await self._turn()
+        except BaseException:
+            self._state.forget()  # a turn cut short may have left half-advanced columns
+            raise
+
+    async def _turn(self) -> bool:
         now = self._clock.now_ms()
         report = CycleReport()
-        world = await self._database.read(lambda s: load_world(s, self._cache, now))
+        world = await self._database.read(lambda s: self._state.load(s, now))
         if world.queued:
             await self._decide_all(world, now, report)
         self.last = report
@@ -107,7 +113,7 @@ class SchedulerLoop:
                 ]
                 if not pending:
                     continue
-                prepared = prepare(world, view, pending, now)
+                prepared = prepare(world, view, self._state.fleet(view), pending)
                 policy = self._policy_for(view)
                 decision = await self._decide(prepared.snapshot, policy, now, report)
                 settled |= await self._apply(prepared, decision, policy, now, report)

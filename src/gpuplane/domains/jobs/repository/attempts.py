@@ -12,6 +12,7 @@ from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
+from gpuplane.domains.jobs.repository.jobs import jobs
 from gpuplane.domains.jobs.rules import Attempt, Replica
 from gpuplane.domains.jobs.tables import AttemptRow, CheckpointRow, DecisionRow, ReplicaRow
 
@@ -65,6 +66,16 @@ def list_by_state(
         query = query.where(attempts.c.cluster_id == cluster_id)
     query = query.order_by(attempts.c.admitted_at, attempts.c.id).limit(limit)
     return _with_replicas(session, session.rows(query))
+
+
+def list_open_versions(session: ReadSession) -> list[tuple[AttemptId, int, JobId, int]]:
+    """Return (attempt, version, job, version) of every attempt that is not over."""
+    query = (
+        select(attempts.c.id, attempts.c.version, jobs.c.id, jobs.c.version)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempts.c.state.in_(["admitted", "starting", "running", "stopping"]))
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in session.sql.execute(query)]
 
 
 def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:

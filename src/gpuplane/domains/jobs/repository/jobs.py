@@ -125,6 +125,16 @@ def list_by_status(
     return [job_of(row) for row in session.rows(query)]
 
 
+def list_versions(session: ReadSession, status: JobStatus) -> list[tuple[JobId, int]]:
+    """Return (id, version) of the jobs in a status, oldest first."""
+    query = (
+        select(jobs.c.id, jobs.c.version)
+        .where(jobs.c.status == str(status))
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+    return [(row[0], row[1]) for row in session.sql.execute(query)]
+
+
 def list_due(session: ReadSession, now: int, limit: int) -> list[Job]:
     """Return jobs the monitor must look at now, longest due first."""
     query = (
@@ -198,9 +208,15 @@ def note_reasons(session: WriteSession, changes: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def set_manifest(session: WriteSession, job_id: JobId, manifest: dict[str, Any]) -> None:
-    """Store a job's reproducibility manifest, without counting a version."""
-    session.execute(update(jobs).where(jobs.c.id == job_id).values(manifest=manifest))
+def set_manifests(session: WriteSession, manifests: Mapping[JobId, dict[str, Any]]) -> None:
+    """Store reproducibility manifests, without counting a version."""
+    if manifests:
+        session.execute(
+            update(jobs)
+            .where(jobs.c.id == bindparam("job_key"))
+            .values(manifest=bindparam("new_manifest")),
+            [{"job_key": key, "new_manifest": value} for key, value in manifests.items()],
+        )
 
 
 def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int) -> None:

@@ -1,10 +1,10 @@
 """Jobs as the scheduler sees them: pending and running workloads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuplane.core.fleet.facts import Allocation
-from gpuplane.core.ids import JobId
+from gpuplane.core.fleet.facts import Allocation, MigPlacement
+from gpuplane.core.ids import AttemptId, GpuId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
@@ -33,19 +33,24 @@ class RunningJob:
     attempt: Attempt
 
 
-def list_queued(session: ReadSession) -> list[Job]:
-    """Return every job in the queue, oldest first."""
-    return repository.list_by_status(session, [JobStatus.QUEUED])
+def list_queued_versions(session: ReadSession) -> list[tuple[JobId, int]]:
+    """Return (job, version) of every job in the queue, oldest first."""
+    return repository.list_versions(session, JobStatus.QUEUED)
 
 
-def list_holding(session: ReadSession) -> list[RunningJob]:
-    """Return every job that holds devices, with its open attempt."""
-    attempts = attempts_repository.list_by_state(
-        session, ["admitted", "starting", "running", "stopping"], None, 10_000_000
-    )
-    jobs = repository.load_jobs(session, [attempt.job_id for attempt in attempts])
+def list_holding_versions(session: ReadSession) -> list[tuple[AttemptId, int, JobId, int]]:
+    """Return (attempt, version, job, version) of every attempt that holds devices."""
+    return attempts_repository.list_open_versions(session)
+
+
+def load_running(session: ReadSession, attempt_ids: Sequence[AttemptId]) -> list[RunningJob]:
+    """Return jobs that hold devices with these open attempts."""
+    attempts = attempts_repository.load_attempts(session, attempt_ids)
+    jobs = repository.load_jobs(session, [attempt.job_id for attempt in attempts.values()])
     return [
-        RunningJob(jobs[attempt.job_id], attempt) for attempt in attempts if attempt.job_id in jobs
+        RunningJob(jobs[attempt.job_id], attempt)
+        for attempt in attempts.values()
+        if attempt.job_id in jobs
     ]
 
 
@@ -81,19 +86,42 @@ def workload_of(job: Job, tenant: str, project: str, door: Door) -> Workload:
     )
 
 
-def running_of(
-    running: RunningJob,
-    tenant: str,
-    project: str,
-    held: Mapping[JobId, Sequence[Allocation]],
-) -> RunningWorkload:
+def allocations_of(job: Job, attempt: Attempt) -> tuple[Allocation, ...]:
+    """Return what an open attempt holds, one value a replica, as the decision core reads it."""
+    asked = job.spec.resources
+    return tuple(
+        Allocation(
+            job_id=job.id,
+            node_id=replica.node_id,
+            rank=replica.rank,
+            gpu_ids=tuple(GpuId(gpu) for gpu in replica.gpu_ids),
+            gpu_milli=replica.gpu_milli,
+            mig=parse_mig_device(replica.mig_device),
+            cpu_milli=asked.cpu_milli,
+            memory_mib=asked.memory_mib,
+            ephemeral_mib=asked.ephemeral_mib,
+        )
+        for replica in attempt.replicas
+    )
+
+
+def parse_mig_device(device: str | None) -> MigPlacement | None:
+    """Return the MIG instance that a replica's `GPU/profile@start` names, or None."""
+    if device is None:
+        return None
+    gpu_id, _, instance = device.partition("/")
+    profile, _, start = instance.partition("@")
+    return MigPlacement(GpuId(gpu_id), profile, int(start))
+
+
+def running_of(running: RunningJob, tenant: str, project: str) -> RunningWorkload:
     """Return a job that holds devices as the decision core reads it."""
     job, attempt = running.job, running.attempt
     door = Door(attempt.local_queue or None, attempt.cluster_queue)
     return RunningWorkload(
         workload=workload_of(job, tenant, project, door),
         cluster_id=attempt.cluster_id,
-        allocations=tuple(held.get(job.id, ())),
+        allocations=allocations_of(job, attempt),
         started_at=attempt.started_at or attempt.admitted_at,
         usage={FlavorResource(flavor, what): n for flavor, what, n in attempt.quota_usage},
         checkpoint_at=job.last_checkpoint_at,

@@ -1,5 +1,6 @@
 """What a backend is told of an attempt, and the manifest that makes it repeatable."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,35 @@ class Surroundings:
     version: str
 
 
-def plan_of(session: ReadSession, job: Job, attempt: Attempt, around: Surroundings) -> AttemptPlan:
+def load_plans(
+    session: ReadSession, attempts: Sequence[Attempt], around: Surroundings
+) -> list[tuple[Job, Attempt, AttemptPlan]]:
+    """Return the plans of those attempts that may still start, as they stand now."""
+    current = attempts_repository.load_attempts(session, [attempt.id for attempt in attempts])
+    jobs = repository.load_jobs(session, [attempt.job_id for attempt in current.values()])
+    tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
+    projects = identity.projects_by_ids(session, {job.project_id for job in jobs.values()})
+    plans = []
+    for attempt in current.values():
+        job = jobs.get(attempt.job_id)
+        if job is None or attempt.state != "admitted" or job.status is not JobStatus.SCHEDULED:
+            continue
+        tenant, project = tenants.get(job.tenant_id), projects.get(job.project_id)
+        plan = plan_of(
+            job,
+            attempt,
+            tenant.name if tenant else str(job.tenant_id),
+            project.name if project else str(job.project_id),
+            around,
+        )
+        plans.append((job, attempt, plan))
+    return plans
+
+
+def plan_of(
+    job: Job, attempt: Attempt, tenant: str, project: str, around: Surroundings
+) -> AttemptPlan:
     """Return everything a backend needs to run an attempt, without a secret value."""
-    tenant = identity.tenants_by_ids(session, [job.tenant_id]).get(job.tenant_id)
-    project = identity.projects_by_ids(session, [job.project_id]).get(job.project_id)
     execution = job.spec.execution
     digest = execution.workspace_digest
     checkpoint = job.spec.checkpoint
@@ -41,8 +67,8 @@ def plan_of(session: ReadSession, job: Job, attempt: Attempt, around: Surroundin
         job_id=job.id,
         job_name=job.name,
         tenant_id=job.tenant_id,
-        tenant_name=tenant.name if tenant else str(job.tenant_id),
-        project_name=project.name if project else str(job.project_id),
+        tenant_name=tenant,
+        project_name=project,
         attempt_number=attempt.number,
         job_type=job.spec.job_type,
         execution=execution,
@@ -83,31 +109,33 @@ def _environment(job: Job, attempt: Attempt, around: Surroundings) -> dict[str, 
     return env
 
 
-def store_manifest(
-    session: WriteSession, job: Job, attempt: Attempt, around: Surroundings, now: int
+def store_manifests(
+    session: WriteSession,
+    started: Sequence[tuple[Job, Attempt]],
+    around: Surroundings,
+    now: int,
 ) -> None:
-    """Capture once, when an attempt starts, what would be needed to run it again.
+    """Capture, when attempts start, what would be needed to run them again.
 
     The version is left alone: nothing is decided on it.
     """
-    on_nodes = {replica.node_name: replica.node_id for replica in attempt.replicas}
-    models: dict[str, str] = {}
-    for node_id in on_nodes.values():
-        node = nodes.get_node(session, attempt.cluster_id, node_id)
-        models.update({str(gpu.gpu_id): gpu.model for gpu in node.gpus})
-    held = [gpu for replica in attempt.replicas for gpu in replica.gpu_ids]
-    repository.set_manifest(session, job.id, manifest_of(job, attempt, models, held, around, now))
+    held = {gpu for _, attempt in started for each in attempt.replicas for gpu in each.gpu_ids}
+    models = nodes.models_of(session, held)
+    repository.set_manifests(
+        session,
+        {job.id: manifest_of(job, attempt, models, around, now) for job, attempt in started},
+    )
 
 
 def manifest_of(
     job: Job,
     attempt: Attempt,
-    models: dict[str, str],
-    held: list[str],
+    models: Mapping[str, str],
     around: Surroundings,
     now: int,
 ) -> dict[str, Any]:
     """Return the reproducibility manifest: names of environment variables, never their values."""
+    held = [gpu for replica in attempt.replicas for gpu in replica.gpu_ids]
     execution = job.spec.execution
     image, _, digest = execution.image.partition("@")
     return {
@@ -133,16 +161,3 @@ def manifest_of(
         },
         "resumed_from": job.last_checkpoint,
     }
-
-
-def refresh(session: ReadSession, attempts: list[Attempt]) -> list[tuple[Job, Attempt]]:
-    """Return jobs with their attempts as they stand now, of those that may still start."""
-    current = attempts_repository.load_attempts(session, [attempt.id for attempt in attempts])
-    jobs = repository.load_jobs(session, [attempt.job_id for attempt in current.values()])
-    return [
-        (jobs[attempt.job_id], attempt)
-        for attempt in current.values()
-        if attempt.state == "admitted"
-        and attempt.job_id in jobs
-        and jobs[attempt.job_id].status is JobStatus.SCHEDULED
-    ]

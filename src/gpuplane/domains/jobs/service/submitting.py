@@ -1,7 +1,7 @@
 """Submit: check what only the database knows, store the job, say so, in one transaction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.core.ids import JobId, ProjectId, TenantId, UserId
@@ -25,17 +25,34 @@ CONTAINER_KINDS = frozenset({"simulated", "kubernetes"})
 PROCESS_KINDS = frozenset({"simulated", "local"})
 
 
-@dataclass(frozen=True, slots=True)
+COUNT_EVERY = 1_000
+"""Submits of a tenant between two counts of its unfinished jobs: counting costs their number."""
+
+
+@dataclass(slots=True)
 class SubmitLimits:
-    """Limits of submits, from settings.
+    """Limits of submits, from settings, and how many each tenant may make before a new count.
 
     Args:
-        unfinished_per_tenant: Most jobs of a tenant that are not over; 0 for no limit.
+        unfinished_per_tenant: Most jobs of a tenant that are not over; 0 for no limit. Several
+            servers may together exceed it by `COUNT_EVERY` each.
         array_size: Most jobs of one array.
     """
 
     unfinished_per_tenant: int = 100_000
     array_size: int = 10_000
+    _left: dict[TenantId, int] = field(default_factory=dict)
+
+    def take(self, session: ReadSession, tenant_id: TenantId, size: int) -> bool:
+        """Count a submit; False when the tenant would have too many unfinished jobs."""
+        most = self.unfinished_per_tenant
+        if not most:
+            return True
+        left = self._left.get(tenant_id, 0)
+        if left < size:
+            left = min(most - repository.count_unfinished(session, tenant_id), COUNT_EVERY + size)
+        self._left[tenant_id] = max(left - size, 0)
+        return left >= size
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +228,7 @@ def _check_limits(
             fix="Split it, or have limits.array_size raised.",
         )
     most = limits.unfinished_per_tenant
-    if most and repository.count_unfinished(session, submission.tenant_id) + size > most:
+    if not limits.take(session, submission.tenant_id, size):
         raise TooManyRequests(
             f"This tenant may have {most} unfinished jobs, and would have more.",
             code="too_many_unfinished_jobs",

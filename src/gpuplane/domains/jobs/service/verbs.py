@@ -1,0 +1,342 @@
+"""What people do to jobs: cancel, retry, suspend, resume, change the priority, preempt, report."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus, StopIntent
+from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import Priority
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.events import service as events
+from gpuplane.domains.jobs.errors import JobChanged, WrongStatus
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.rules import Job
+from gpuplane.domains.jobs.service.gating import look_at_gates
+from gpuplane.domains.jobs.service.observing import store_checkpoint
+from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
+from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
+from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.timing import next_due
+from gpuplane.domains.usage import service as usage
+from gpuplane.kit.access import Permission, Principal
+
+PROGRESS_EVENT_STEP = 0.1
+"""Progress is told as an event each time it passes a tenth; the row has every report."""
+
+
+def cancel(session: WriteSession, principal: Principal, job_id: UUID, now: int) -> Job:
+    """Cancel a job; one that is cancelled already stays as it is.
+
+    Raises:
+        WrongStatus: If it has completed or failed.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    return _cancel(session, principal, job, now)
+
+
+def cancel_array(
+    session: WriteSession, principal: Principal, job_id: UUID, now: int
+) -> tuple[Job, ...]:
+    """Cancel every job of an array that is not over, and return the array as it stands.
+
+    Raises:
+        WrongStatus: If the job belongs to no array.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    if job.array_id is None:
+        raise WrongStatus(f"{job.name} belongs to no array.", fix="Cancel it without `array`.")
+    for each in repository.list_array(session, job.array_id):
+        if each.status not in TERMINAL:
+            require_change(principal, each)
+            _cancel(session, principal, each, now)
+    return tuple(repository.list_array(session, job.array_id))
+
+
+def _cancel(session: WriteSession, principal: Principal, job: Job, now: int) -> Job:
+    if job.status is JobStatus.CANCELLED:
+        return job
+    if job.status in TERMINAL:
+        raise WrongStatus(
+            f"{job.name} is {job.status}; only a job that is not over can be cancelled.",
+            fix="Nothing needs to be done.",
+        )
+    message = f"{principal.name} cancelled it."
+    if job.status in HOLDING:
+        done = request_stop(
+            session, job, StopIntent.CANCEL, Word.CANCELLED, message, now, actor=principal.name
+        )
+    else:
+        done = end_without_attempt(
+            session, job, JobStatus.CANCELLED, Word.CANCELLED, message, now, actor=principal.name
+        )
+    return _moved(session, job, done=done)
+
+
+def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -> Job:
+    """Try a failed or cancelled job again, with its retries and its breaker as new.
+
+    Raises:
+        WrongStatus: If it is neither failed nor cancelled.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    if job.status not in (JobStatus.FAILED, JobStatus.CANCELLED):
+        raise WrongStatus(
+            f"{job.name} is {job.status}; only a failed or cancelled job can be retried.",
+            fix="Submit it again for another run."
+            if job.status is JobStatus.COMPLETED
+            else "Wait for its end, or cancel it first.",
+        )
+    spec = job.spec
+    warned = [each for each in job.warned if each == "deadline" and _is_past(spec.deadline, now)]
+    changes: dict[str, Any] = {
+        "status": str(JobStatus.PENDING),
+        "condition": "",
+        "condition_at": None,
+        "reason": "",
+        "status_message": "",
+        "reason_counts": None,
+        "retry_count": 0,
+        "failures_at": [],
+        "breaker_until": None,
+        "warned": warned,
+        "actual_start": None,
+        "actual_end": None,
+        "progress_ratio": None,
+        "due_at": now,
+    }
+    done = repository.update_job(session, job, now, **changes)
+    moved = _moved(session, job, done=done)
+    events.record(
+        session,
+        job_event(
+            moved, "job.pending", now, actor=principal.name,
+            message=f"{principal.name} asked for another try.",
+            data={"from_status": str(job.status)},
+        ),
+    )  # fmt: skip - the event reads as one line of facts
+    return look_at_gates(session, moved, now, actor=principal.name)
+
+
+def suspend(
+    session: WriteSession, principal: Principal, job_id: UUID, reason: str, now: int
+) -> Job:
+    """Hold a job back until it is resumed; a running one is stopped and keeps its checkpoints.
+
+    Raises:
+        WrongStatus: If it is over, or stopping for another reason already.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    if job.condition is Condition.PAUSED:
+        return job
+    if job.status in TERMINAL:
+        raise WrongStatus(f"{job.name} is {job.status}; it cannot be suspended any more.")
+    message = f"{principal.name} suspended it." + (f" {reason}" if reason else "")
+    if job.status in HOLDING:
+        done = request_stop(
+            session, job, StopIntent.PAUSE, Word.SUSPENDED, message, now, actor=principal.name
+        )
+        return _moved(session, job, done=done)
+    status = JobStatus.PREEMPTED if job.status is JobStatus.PREEMPTED else JobStatus.PENDING
+    paused = replace(job, status=status, condition=Condition.PAUSED, due_at=None)
+    done = repository.update_job(
+        session,
+        job,
+        now,
+        status=str(status),
+        condition=str(Condition.PAUSED),
+        condition_at=now,
+        reason=str(Word.PAUSED),
+        status_message=message,
+        reason_counts=None,
+        due_at=next_due(paused, now),
+    )
+    events.record(
+        session,
+        job_event(
+            job, "job.suspended", now, actor=principal.name, reason=str(Word.SUSPENDED),
+            message=message, data={"from_status": str(job.status)},
+        ),
+    )  # fmt: skip - the event reads as one line of facts
+    return _moved(session, job, done=done)
+
+
+def resume(session: WriteSession, principal: Principal, job_id: UUID, now: int) -> Job:
+    """Let a suspended job stand in line again.
+
+    Raises:
+        WrongStatus: If it is not suspended, or its attempt has not ended yet.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    if job.condition is Condition.STOPPING:
+        raise WrongStatus(
+            f"{job.name} is still stopping.", fix="Resume it once its attempt is over."
+        )
+    if job.condition is not Condition.PAUSED:
+        raise WrongStatus(f"{job.name} is {job.status} and not suspended.")
+    done = repository.update_job(
+        session, job, now, condition="", condition_at=None, reason="", status_message="", due_at=now
+    )
+    moved = _moved(session, job, done=done)
+    events.record(
+        session,
+        job_event(
+            moved, "job.resumed", now, actor=principal.name, message=f"{principal.name} resumed it."
+        ),
+    )
+    return look_at_gates(session, moved, now, actor=principal.name)
+
+
+def change_priority(
+    session: WriteSession, principal: Principal, job_id: UUID, priority: Priority, now: int
+) -> Job:
+    """Give a job another priority class; what runs goes on.
+
+    Raises:
+        WrongStatus: If it is over.
+    """
+    job = get_job_to_change(session, principal, job_id)
+    if job.status in TERMINAL:
+        raise WrongStatus(f"{job.name} is {job.status}; its priority means nothing any more.")
+    if job.spec.priority is priority:
+        return job
+    spec = replace(job.spec, priority=priority)
+    changed = replace(job, spec=spec)
+    done = repository.update_job(
+        session, job, now, spec=spec, priority=str(priority), due_at=next_due(changed, now)
+    )
+    moved = _moved(session, job, done=done)
+    usage.remember_jobs(session, [facts_of(moved, simulated=None)])
+    events.record(
+        session,
+        job_event(
+            moved, "job.priority_changed", now, actor=principal.name,
+            message=f"{principal.name} changed its priority from {job.spec.priority} to "
+            f"{priority}.",
+            data={"from_priority": str(job.spec.priority)},
+        ),
+    )  # fmt: skip - the event reads as one line of facts
+    session.wake("scheduler", "monitor")
+    return moved
+
+
+def preempt_by_hand(
+    session: WriteSession,
+    principal: Principal,
+    job_id: UUID,
+    reason: str,
+    grace_s: int | None,
+    now: int,
+) -> Job:
+    """Stop a running job as if a higher one needed its devices; it stands in line again.
+
+    Raises:
+        Forbidden: If the caller does not manage scheduling.
+        WrongStatus: If it holds no devices.
+    """
+    job = get_job(session, principal, job_id)
+    principal.require(Permission.SCHEDULING_MANAGE, what="job")
+    if job.status not in HOLDING:
+        raise WrongStatus(
+            f"{job.name} is {job.status} and holds no devices.", fix="Nothing needs to be done."
+        )
+    message = f"{principal.name} preempted it." + (f" {reason}" if reason else "")
+    done = request_stop(
+        session, job, StopIntent.PREEMPT, Word.PREEMPTED, message, now,
+        actor=principal.name, grace_s=grace_s,
+    )  # fmt: skip - the call reads as one line of facts
+    return _moved(session, job, done=done)
+
+
+def report_progress(
+    session: WriteSession,
+    principal: Principal,
+    job_id: UUID,
+    progress: float,
+    message: str,
+    now: int,
+) -> Job:
+    """Take in how far a running job says it is.
+
+    Raises:
+        WrongStatus: If it does not run.
+    """
+    job = _get_running(session, principal, job_id)
+    before = job.progress_ratio or 0.0
+    repository.update_job(session, job, now, progress_ratio=progress)
+    if message or int(before / PROGRESS_EVENT_STEP) != int(progress / PROGRESS_EVENT_STEP):
+        events.record(
+            session,
+            job_event(
+                job, "job.progressed", now, actor=principal.name, message=message,
+                data={"progress": progress},
+            ),
+        )  # fmt: skip - the event reads as one line of facts
+    return repository.find_job(session, job.id) or job
+
+
+def report_checkpoint(
+    session: WriteSession,
+    principal: Principal,
+    job_id: UUID,
+    path: str,
+    progress: float | None,
+    now: int,
+) -> Job:
+    """Take in a checkpoint that a running job says it wrote.
+
+    Raises:
+        WrongStatus: If it does not run.
+    """
+    job = _get_running(session, principal, job_id)
+    attempt = None
+    if job.current_attempt_id is not None:
+        attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
+    changes: dict[str, Any] = {"last_checkpoint": path, "last_checkpoint_at": now}
+    if progress is not None:
+        changes["progress_ratio"] = progress
+    repository.update_job(session, job, now, **changes)
+    store_checkpoint(session, job, attempt, path, now, [] if progress is None else [progress])
+    return repository.find_job(session, job.id) or job
+
+
+def facts_of(job: Job, *, simulated: bool | None) -> usage.JobFacts:
+    """Return what the ledger groups a job by.
+
+    Args:
+        job: The job.
+        simulated: Whether it is on a simulated cluster; None keeps what the ledger knows.
+    """
+    return usage.JobFacts(
+        job_id=job.id,
+        name=job.name,
+        tenant_id=job.tenant_id,
+        project_id=job.project_id,
+        labels=job.labels,
+        cost_centre=job.spec.cost_centre,
+        queue=job.queue,
+        priority=str(job.spec.priority),
+        job_type=str(job.spec.job_type),
+        source_type=job.source_type,
+        simulated=bool(simulated),
+    )
+
+
+def _get_running(session: WriteSession, principal: Principal, job_id: UUID) -> Job:
+    job = get_job_to_change(session, principal, job_id)
+    if job.status not in HOLDING:
+        raise WrongStatus(f"{job.name} is {job.status} and does not run, so it reports nothing.")
+    return job
+
+
+def _moved(session: WriteSession, job: Job, *, done: bool) -> Job:
+    if not done:
+        raise JobChanged(
+            f"{job.name} moved on while the call was on its way.", fix="Read it and try again."
+        )
+    return repository.find_job(session, job.id) or job
+
+
+def _is_past(instant: int | None, now: int) -> bool:
+    return instant is not None and instant <= now

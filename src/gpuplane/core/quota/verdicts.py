@@ -102,6 +102,11 @@ class QuotaVerdict:
         return self.outcome <= Outcome.FITS_BORROWING
 
     @property
+    def is_final(self) -> bool:
+        """Tell whether the request would not even fit into empty queues: waiting cannot help."""
+        return self.outcome is Outcome.NEVER_FITS
+
+    @property
     def borrow_level(self) -> int:
         """Return how far up the tree the request reaches for quota; 0 without borrowing."""
         return max((borrowing.level for borrowing in self.borrowed), default=0)

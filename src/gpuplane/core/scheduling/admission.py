@@ -111,8 +111,8 @@ class Admission:
             cap = self.tree.fits(workload.queue, found.usage, workload.local_queue)
             if not cap.fits:
                 if attempt == 0:
-                    is_final = cap.word is Word.REQUEST_EXCEEDS_QUOTA
-                    yield QuotaRefusal(_require(cap.reason), is_final, found.usage, flavors)
+                    refused = _require(cap.reason)
+                    yield QuotaRefusal(refused, cap.is_final, found.usage, flavors)
                 return
             replica_usage = {
                 FlavorResource(flavor, name): per_replica[name]
@@ -171,8 +171,8 @@ class Admission:
         verdict = self.tree.fits(workload.queue, usage, workload.local_queue)
         if verdict.fits:
             return Grant(replicas, fixed.replica_usage, fixed.flavors, verdict.borrow_level)
-        is_final = verdict.word is Word.REQUEST_EXCEEDS_QUOTA
-        return QuotaRefusal(_require(verdict.reason), is_final, usage, fixed.flavors)
+        refused = _require(verdict.reason)
+        return QuotaRefusal(refused, verdict.is_final, usage, fixed.flavors)
 
     def _suits(self, flavor: str, workload: Workload) -> bool:
         """Tell whether a flavor can have what the workload asks for at all."""

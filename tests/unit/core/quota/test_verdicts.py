@@ -191,6 +191,7 @@ def test_the_limit_of_the_local_queue_holds_besides_the_quota() -> None:
     tree.add_usage("a", {H100: 3_000}, "ml/batch")
     verdict = tree.fits("a", {H100: 2_000}, "ml/batch")
     assert (verdict.outcome, verdict.word) == (Outcome.WAITS, Word.LOCAL_QUEUE_LIMIT)
+    assert not verdict.is_final
     assert verdict.sentence == (
         "Asks for 2 GPUs of H100-80GB; queue ml/batch: its limit leaves 1 GPU, 1 GPU too few."
     )
@@ -202,6 +203,7 @@ def test_the_limit_of_the_local_queue_holds_besides_the_quota() -> None:
 
 def test_more_than_the_limit_of_the_local_queue_never_fits() -> None:
     verdict = doors().fits("a", {H100: 5_000}, "ml/batch")
+    assert verdict.is_final
     assert (verdict.outcome, verdict.word) == (Outcome.NEVER_FITS, Word.LOCAL_QUEUE_LIMIT)
     assert verdict.sentence == (
         "Asks for 5 GPUs of H100-80GB; queue ml/batch: its limit is 4 GPUs, 1 GPU too few."

@@ -1,16 +1,20 @@
 """Fresh databases for tests: a SQLite file, or a database on a real PostgreSQL server.
 
-A test that takes `database_url` runs once on each. Where no PostgreSQL server can be had those
-runs are left out by name, with the reason.
+A test that takes `database_url` (empty) or `migrated_url` (at the newest schema) runs once on
+each. The schema is made once a run and copied for each test. Where no PostgreSQL server can be
+had those runs are left out by name, with the reason.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpuplane.db.database import Database
+from gpuplane.db.schema import upgrade_schema
 from rig.postgres import PostgresServer, PostgresUnavailable, running_postgres
 
 
@@ -38,8 +42,60 @@ def postgresql_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)]
+
+
+@pytest.fixture(params=BOTH)
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty database, once for each kind the product supports."""
     url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def _upgrade(url: str) -> None:
+    database = Database(url)
+    try:
+        upgrade_schema(database.engine)
+    finally:
+        database.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file at the newest schema, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "gpuplane.db"
+    _upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgresql_template(postgres_server: PostgresServer) -> str:
+    """The name of a PostgreSQL database at the newest schema, to be copied."""
+    url = postgres_server.create_database()
+    _upgrade(url)
+    return url.rpartition("/")[2]
+
+
+@pytest.fixture
+def sqlite_migrated_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a SQLite file at the newest schema."""
+    path = tmp_path / "gpuplane.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgresql_migrated_url(
+    postgres_server: PostgresServer, postgresql_template: str
+) -> Iterator[str]:
+    """The URL of a PostgreSQL database at the newest schema, dropped after the test."""
+    url = postgres_server.create_database(postgresql_template)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=BOTH)
+def migrated_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a database at the newest schema without rows, once for each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_migrated_url")
     return url

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 
+from gpuplane.db.schema import current_revision, head_revision
 from rig.postgres import PostgresServer, find_binaries
 from tests.waiting import wait_until
 
@@ -71,3 +72,11 @@ def test_a_server_started_by_hand_ends_with_its_starter(ending: signal.Signals) 
 
     wait_until(refuses, "the server of a starter that is gone refuses connections")
     assert starter.returncode == (0 if ending is signal.SIGINT else -signal.SIGKILL)
+
+
+def test_a_migrated_database_is_at_the_newest_schema(migrated_url: str) -> None:
+    engine = sqlalchemy.create_engine(migrated_url)
+    try:
+        assert current_revision(engine) == head_revision()
+    finally:
+        engine.dispose()

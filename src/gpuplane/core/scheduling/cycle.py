@@ -5,12 +5,13 @@ It counts into the snapshot's fleets and quotas while it runs and undoes all of 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
 from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.judge import Judge
-from gpuplane.core.scheduling.ordering import Turns, compute_entry
+from gpuplane.core.scheduling.ordering import Entry, Turns, compute_entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Trial
 
@@ -55,14 +56,20 @@ def _run(trial: Trial, snapshot: Snapshot, policy: Policy, now: int) -> tuple[Ve
         else:
             entries.append(compute_entry(workload, policy.boosts, now))
     judge = Judge(trial)
-    turns = Turns(trial.admission.tree, entries, trial.admission.first_choice)
-    considered: dict[JobId, Verdict | None] = {}
-    while (entry := turns.next()) is not None:
-        considered[entry.workload.job_id] = judge.consider(entry, len(considered))
+    considered = take_turns(trial, judge, entries)
     waiting = judge.finish()
     for job_id, verdict in considered.items():
         verdicts.append(waiting[job_id] if verdict is None else verdict)
     return tuple(verdicts)
+
+
+def take_turns(trial: Trial, judge: Judge, entries: Iterable[Entry]) -> dict[JobId, Verdict | None]:
+    """Consider every entry in its turn; return where each goes, None for those who wait."""
+    turns = Turns(trial.admission.tree, entries, trial.admission.first_choice)
+    considered: dict[JobId, Verdict | None] = {}
+    while (entry := turns.next()) is not None:
+        considered[entry.workload.job_id] = judge.consider(entry, len(considered))
+    return considered
 
 
 def _count(verdicts: tuple[Verdict, ...]) -> dict[str, int]:

@@ -6,13 +6,11 @@ Owns what happens when a workload's turn comes and what its queue does after it 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import JobId
 from gpuplane.core.quota.specs import FlavorResource, QueueingStrategy
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
-from gpuplane.core.scheduling.bench import expected_s
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
     Placed,
@@ -46,7 +44,6 @@ class Judge:
         self._queues: dict[str, _QueueState] = {}
         self._blocked: list[Blocked] = []
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
-        self._started: list[Release] = []
         self._heads_left = trial.policy.max_reserved_heads
 
     def consider(self, entry: Entry, position: int) -> Verdict | None:
@@ -111,21 +108,7 @@ class Judge:
         return plan
 
     def _place(self, entry: Entry, found: Found, position: int) -> Placed:
-        trial, workload = self._trial, entry.workload
-        index, takes = found.bench_index, found.spots.takes
-        trial.whereabouts[workload.job_id] = [(index, take.node) for take in takes]
-        ends_at = trial.now + expected_s(workload, trial.policy) * MS_PER_S
-        self._started.append(
-            Release(
-                ends_at,
-                str(workload.job_id),
-                index,
-                takes,
-                workload.queue,
-                found.grant.usage,
-                workload.local_queue,
-            )
-        )
+        self._trial.note_started(entry.workload, found)
         return self._make_placed(entry, found, position)
 
     def _promise(self, entry: Entry, plan: Plan, position: int) -> None:
@@ -147,7 +130,7 @@ class Judge:
             or not trial.could_ever_fit(workload)
         ):
             return None
-        releases = self._list_releases()
+        releases = trial.list_releases()
         forecast = find_first(releases, lambda some: self._probe_after(workload, some))
         self._heads_left -= 1
         if forecast is None:
@@ -158,28 +141,6 @@ class Judge:
         for take in found.spots.takes:
             trial.benches[found.bench_index].hold(take.node, starts_at)
         return starts_at
-
-    def _list_releases(self) -> list[Release]:
-        """Return what running work gives back, earliest end first; what is late ends now."""
-        trial = self._trial
-        ends = list(self._started)
-        for running, index, takes in trial.list_running():
-            workload = running.workload
-            guess = running.started_at + expected_s(workload, trial.policy) * MS_PER_S
-            ends_at = running.expected_end if running.expected_end is not None else guess
-            ends.append(
-                Release(
-                    max(ends_at, trial.now),
-                    str(workload.job_id),
-                    index,
-                    takes,
-                    workload.queue,
-                    running.usage,
-                    workload.local_queue,
-                )
-            )
-        ends.sort(key=lambda each: (each.ends_at, each.name))
-        return ends
 
     def _probe_after(
         self, workload: Workload, releases: Sequence[Release]

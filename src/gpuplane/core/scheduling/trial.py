@@ -11,11 +11,12 @@ from types import TracebackType
 
 import numpy as np
 
+from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal
-from gpuplane.core.scheduling.backfill import Head
-from gpuplane.core.scheduling.bench import Bench, latest_end
+from gpuplane.core.scheduling.backfill import Head, Release
+from gpuplane.core.scheduling.bench import Bench, expected_s, latest_end
 from gpuplane.core.scheduling.fragmentation import compute_typical_mix
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
 from gpuplane.core.scheduling.policy import Policy, Snapshot
@@ -32,7 +33,13 @@ class Found:
 
 
 class Trial:
-    """Fleets and quotas of a snapshot under trial; use as a context manager."""
+    """Fleets and quotas of a snapshot under trial; use as a context manager.
+
+    Attributes:
+        whereabouts: (fleet, node) of every replica of running and started jobs.
+        heads: By queue, the blocked head that keeps its place.
+        started: What was placed since the last `advance`, with where.
+    """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: int, seed: int) -> None:
         self.snapshot = snapshot
@@ -48,6 +55,8 @@ class Trial:
         self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets)
         self.whereabouts: dict[JobId, list[tuple[int, int]]] = {}
         self.heads: dict[str, Head] = {}
+        self.started: list[tuple[Workload, Found]] = []
+        self._releases: dict[JobId, Release] | None = None
         self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
         self._note_running()
 
@@ -107,6 +116,62 @@ class Trial:
                     )
                     self._running.append((running, index, takes))
         return self._running
+
+    def list_releases(self) -> list[Release]:
+        """Return what running work gives back, earliest end first; what is late ends now."""
+        if self._releases is None:
+            self._releases = {}
+            for running, index, takes in self.list_running():
+                workload = running.workload
+                ends_at = running.expected_end
+                if ends_at is None:
+                    ends_at = running.started_at + expected_s(workload, self.policy) * MS_PER_S
+                self._add_release(
+                    workload, Release.of(workload, ends_at, index, takes, running.usage)
+                )
+            for workload, found in self.started:
+                self._add_started(workload, found)
+        late = self.now
+        return sorted(
+            self._releases.values(), key=lambda each: (max(each.ends_at, late), each.name)
+        )
+
+    def note_started(self, workload: Workload, found: Found) -> None:
+        """Remember what was started in this trial: others may want to be near it or follow it."""
+        takes = found.spots.takes
+        self.whereabouts[workload.job_id] = [(found.bench_index, take.node) for take in takes]
+        self.started.append((workload, found))
+        if self._releases is not None:
+            self._add_started(workload, found)
+
+    def note_ended(self, job_id: JobId) -> None:
+        """Forget a workload that is over; what it held is given back by the caller."""
+        self.whereabouts.pop(job_id, None)
+        if self._releases is None:
+            self.list_releases()
+        if self._releases is not None:
+            self._releases.pop(job_id, None)
+
+    def advance(self, now: int) -> None:
+        """Go on to a later instant: nothing is kept for anyone yet."""
+        self.now = now
+        self.heads.clear()
+        self.started.clear()
+        for bench in self.benches:
+            bench.now = now
+            bench.held_until[:] = 0
+            bench.is_holding = False
+
+    def _add_started(self, workload: Workload, found: Found) -> None:
+        ends_at = self.now + expected_s(workload, self.policy) * MS_PER_S
+        self._add_release(
+            workload,
+            Release.of(workload, ends_at, found.bench_index, found.spots.takes, found.grant.usage),
+        )
+
+    def _add_release(self, workload: Workload, release: Release) -> None:
+        assert self._releases is not None
+        self._releases[workload.job_id] = release
 
     def could_ever_fit(self, workload: Workload) -> bool:
         """Tell whether some node would take the workload if it were empty."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
+import uvicorn
 from fastapi import APIRouter, FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -152,7 +155,7 @@ class Server:
 @contextlib.asynccontextmanager
 async def running_server(
     database_url: str,
-    home: Path,
+    sealing: SealingKeys,
     *,
     routers: Sequence[APIRouter] | None = None,
     limits: Limits | None = None,
@@ -172,7 +175,7 @@ async def running_server(
         )
         authenticator = Authenticator(database, clock)
         offered: dict[str, Any] = {
-            "sealing": SealingKeys(home / "keys"),
+            "sealing": sealing,
             "event_feed": Feed(),
             "webhook_policy": WebhookPolicy(),
             "find_cluster": clusters.find_cluster,
@@ -198,9 +201,35 @@ async def running_server(
         database.close()
 
 
-def same_key(keys: Path, home: Path) -> None:
-    """Give a home the sealing key of another, because making one takes seconds."""
-    target = home / "keys"
-    target.mkdir(parents=True, mode=0o700)
-    for path in keys.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
+@contextlib.asynccontextmanager
+async def listening(app: FastAPI) -> AsyncIterator[str]:
+    """Serve an app on a real socket, for what ASGI in memory cannot show; yields its URL."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+    serving = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        task = asyncio.create_task(serving.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            serving.should_exit = True
+            await task
+
+
+@pytest.fixture(scope="session")
+def sealing_keys(tmp_path_factory: pytest.TempPathFactory) -> SealingKeys:
+    """One sealing key for the whole run, because making one takes seconds."""
+    return SealingKeys(tmp_path_factory.mktemp("sealing") / "keys")
+
+
+@pytest.fixture
+async def server(sqlite_url: str, sealing_keys: SealingKeys) -> AsyncIterator[Server]:
+    """The whole API on an empty SQLite file."""
+    async with running_server(sqlite_url, sealing_keys) as running:
+        yield running
+
+
+@pytest.fixture
+async def any_server(database_url: str, sealing_keys: SealingKeys) -> AsyncIterator[Server]:
+    """The whole API on each kind of database."""
+    async with running_server(database_url, sealing_keys) as running:
+        yield running

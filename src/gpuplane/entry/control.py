@@ -90,7 +90,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
             database, clock, policy_of(settings), settings.scheduling.seed, settings.loops.scheduler_s
         ),
         DispatcherLoop(
-            database, clock, backends, around, lambda: chance.uniform(-1, 1),
+            database, clock, backends, around, lambda: chance.uniform(-1, 1), keys,
             settings.loops.dispatcher_s,
         ),
         ObserverLoop(

@@ -25,7 +25,9 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Job, Surroundings
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.errors import ProductError
 from gpuplane.kit.failpoints import failpoint
+from gpuplane.kit.sealing import SealingKeys
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.dispatcher")
@@ -57,6 +59,7 @@ class DispatcherLoop:
         backends: Backends,
         around: Callable[[], Surroundings],
         chance: Callable[[], float],
+        keys: SealingKeys,
         period_s: float = 5.0,
     ) -> None:
         """Make the loop.
@@ -67,6 +70,7 @@ class DispatcherLoop:
             backends: Who runs them.
             around: What the control plane adds to every attempt.
             chance: Gives a number in [-1, 1] for the jitter of retries.
+            keys: Opens the secrets that jobs refer to.
             period_s: How often it looks without being woken.
         """
         self.period_s = period_s
@@ -75,6 +79,7 @@ class DispatcherLoop:
         self._backends = backends
         self._around = around
         self._chance = chance
+        self._keys = keys
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when there may be more."""
@@ -134,17 +139,26 @@ class DispatcherLoop:
         return Outcome(attempt)
 
     async def _reveal(self, job: Job) -> dict[str, str]:
-        """Return the secret values of a job by environment name; each access is audited."""
+        """Return the secret values of a job by environment name; each access is audited.
+
+        Raises:
+            BackendError: If a secret that the job names is gone.
+        """
         references = job.spec.execution.secrets
         if not references:
             return {}
         now = self._clock.now_ms()
-        return await self._database.write(
-            "secrets.reveal",
-            lambda s: secrets.reveal_for_job(
-                s, job.project_id, job.tenant_id, job.id, references, now
-            ),
-        )
+        try:
+            revealed = await self._database.write(
+                "secrets.reveal",
+                lambda s: secrets.reveal_for_job(
+                    s, self._keys, job.id, job.project_id, [r.name for r in references],
+                    self.name, now,
+                ),
+            )  # fmt: skip
+        except ProductError as error:
+            raise BackendError(str(Word.START_FAILED), error.detail) from error
+        return {r.env or r.name: revealed[r.name].value for r in references}
 
     async def _evict(self, attempts: Sequence[Attempt]) -> None:
         sent: list[Attempt] = []

@@ -201,7 +201,7 @@ class LocalBackend:
         """
         folder = self._kept(ref)
         await asyncio.to_thread(self._accept, folder, ref)
-        if not folder.command("checkpoint"):
+        if await asyncio.to_thread(self._is_over, folder) or not folder.command("checkpoint"):
             raise BackendError(NOTHING_KEPT, f"attempt {ref.attempt_id} does not run")
 
     async def list_artifacts(self, ref: AttemptRef) -> tuple[tuple[str, int], ...]:
@@ -290,7 +290,7 @@ class LocalBackend:
         failpoint("local.evict.recorded")
         if folder.forbid_start(reason, self._clock.now_ms()):
             failpoint("local.evict.forbidden")
-            folder.changes.touch()
+            records.announce(str(folder.changes))
             return
         folder.command("stop")
 

@@ -126,6 +126,7 @@ class AttemptFolder:
     def make(self) -> None:
         """Make the folder, readable by this user alone."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.changes.touch()
 
     def forget(self) -> None:
         """Remove everything but the id, which still forbids a late start."""

@@ -46,6 +46,11 @@ def was_out_of_memory(path: str) -> bool:
     return _counter(path, "memory.events", "oom_kill") > 0
 
 
+def is_populated(path: str) -> bool:
+    """Return whether a process of it or below lives."""
+    return _counter(path, "cgroup.events", "populated") > 0
+
+
 def cpu_ms(path: str) -> int:
     """Return the processor time that all processes of it have used."""
     return _counter(path, "cpu.stat", "usage_usec") // 1000

@@ -77,7 +77,7 @@ class Supervisor:
 
     def folder_of(self, replica: Replica) -> str:
         """Return where a replica's process starts."""
-        return os.path.join(replica.task.folder, "work", self.plan.working_dir)
+        return os.path.normpath(f"{replica.task.folder}/work/{self.plan.working_dir}")
 
     def cgroup_of(self, replica: Replica) -> str:
         """Return the replica's cgroup, or "" where there is none."""
@@ -293,10 +293,4 @@ class Supervisor:
         except OSError:
             # A full disk must not end the job; the record is tried again at the next wake-up.
             self.dirty = True
-        touch(self.plan.changes)
-
-
-def touch(path: str) -> None:
-    """Tell whoever watches the folder of changes that this attempt has news."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        records.announce(self.plan.changes)

@@ -19,7 +19,7 @@ import time
 sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 5)[0])
 
 from gpuplane.backends.local.supervisor import cgroup, kernel, records
-from gpuplane.backends.local.supervisor.loop import Supervisor, touch
+from gpuplane.backends.local.supervisor.loop import Supervisor
 from gpuplane.backends.local.supervisor.plan import Plan, read_plan
 
 CLAIMED = b"claimed\n"
@@ -68,15 +68,16 @@ def guard(plan: Plan) -> None:
     _silence()
     while os.waitpid(-1, 0)[0] != pid:
         pass
-    if plan.cgroup:
-        cgroup.kill(f"{plan.cgroup}/{plan.attempt_id}")
+    limits = f"{plan.cgroup}/{plan.attempt_id}" if plan.cgroup else ""
+    cgroup.kill(limits)
     kernel.reap_all(me)
+    cgroup.remove(limits)
     state = kernel.read_text(records.STATE) or ""
     if os.path.exists(records.FATE) and '"is_over":true' not in state:
         lost = {"format": records.FORMAT, "at": time.time_ns() // 1_000_000}
         with contextlib.suppress(OSError):
             records.create_once(f"{plan.folder}/{records.LOST}", lost)
-    touch(plan.changes)
+    records.announce(plan.changes)
 
 
 def supervise(plan: Plan, guard_pid: int) -> None:

@@ -6,6 +6,7 @@ whose import would cost a supervisor's start more than everything else it does.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -103,6 +104,15 @@ def is_locked(path: str) -> bool:
     finally:
         os.close(handle)
     return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def announce(path: str) -> None:
+    """Tell whoever watches the folder of changes that an attempt has news.
+
+    The file is made by the control plane and gone once the attempt is forgotten.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
 
 
 def sync_folder(path: str) -> None:

@@ -134,6 +134,9 @@ def _copy_linked(root: str, path: str, original: str) -> None:
 def _make_links(root: str, links: list[tuple[str, str]]) -> None:
     for path, target in links:
         _make_folders(root, os.path.dirname(path))
+        name = path[len(root) + 1 :]
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise Refused(f"the workspace names {name} as a link and as a folder")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.symlink(target, path)

@@ -62,4 +62,4 @@ class BackendRegistry:
 def fleet_of(cluster: Cluster) -> Fleet:
     """Return the fleet of a simulated cluster: the demo, or the file its config names."""
     source = cluster.config.get("fleet", "demo")
-    return load_demo_fleet() if source == "demo" else load_fleet(Path(source))
+    return load_demo_fleet() if source == "demo" else load_fleet(Path(source), name=cluster.name)

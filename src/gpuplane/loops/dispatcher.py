@@ -169,7 +169,7 @@ class DispatcherLoop:
             ref = AttemptRef(attempt.id, attempt.epoch)
             try:
                 failpoint("dispatcher.evict:before")
-                await backend.evict(ref, attempt.grace_s, attempt.stop_message)
+                await backend.evict(ref, attempt.grace_s, attempt.stop_reason)
                 failpoint("dispatcher.evict:after")
             except BackendError as error:
                 log.warning("attempt %s cannot be stopped just now: %s", attempt.id, error.message)

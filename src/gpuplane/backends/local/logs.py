@@ -39,11 +39,12 @@ def read_stream(folder: Path, stream: Stream, offset: int, limit_bytes: int) -> 
     data = b""
     while len(data) < limit_bytes:
         at = offset + len(data)
-        starts = [start for start in list_segments(str(folder), stream.value) if start <= at]
+        kept = list_segments(str(folder), stream.value)
+        starts = [start for start in kept if start <= at]
         if not starts:
-            if at == 0 or data:
+            if data or not kept:
                 return data
-            raise OffsetGone(stream, offset, oldest_offset(folder, stream))
+            raise OffsetGone(stream, offset, kept[0])
         try:
             piece = _read_at(folder, stream.value, starts[-1], at, limit_bytes - len(data))
         except FileNotFoundError:

@@ -176,9 +176,9 @@ class Replica:
         is_ready = verdict == READY
         if self.phase != words.RUNNING:
             return
-        if self.ready != is_ready:
-            self.ready = is_ready
-            self.message = "" if is_ready else f"health check failed: {message}"
+        text = "" if is_ready else f"health check failed: {message}"
+        if (self.ready, self.message) != (is_ready, text):
+            self.ready, self.message = is_ready, text
             self.owner.dirty = True
         if not is_ready and self.owner.plan.restart != words.RESTART_NEVER:
             text = f"its health check failed: {message}"

@@ -7,7 +7,9 @@ import pytest
 from gpuplane.core.ids import ProjectId, TenantId
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.billing.errors import BadPrice
+from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.errors import BadUsageQuery
+from gpuplane.domains.usage.service import Scope
 from gpuplane.kit.ids import new_id
 from tests.integration.ledger.histories import HOUR_MS, MODEL, START, a_node
 from tests.integration.ledger.worlds import World
@@ -80,12 +82,23 @@ def test_simulated_use_is_never_in_a_row_with_real_use(world: World) -> None:
 def test_only_what_the_scope_allows_is_told(world: World) -> None:
     world.run(world.replica(world.gpus[0]))
     world.now += HOUR_MS
-    mine = (world.tenant_id, None)
-    elsewhere = (world.tenant_id, ProjectId(new_id()))
-    stranger = (TenantId(new_id()), None)
-    assert len(world.usage(scope=(stranger, mine))) == 1
-    assert world.usage(scope=(elsewhere,)) == ()
-    assert world.usage(scope=()) == ()
+    mine = Scope(frozenset({world.tenant_id}))
+    project = Scope(project_ids=frozenset({world.project_id}))
+    stranger = Scope(frozenset({TenantId(new_id())}), frozenset({ProjectId(new_id())}))
+    assert len(world.usage(scope=mine)) == 1
+    assert len(world.usage(scope=project)) == 1
+    assert world.usage(scope=stranger) == ()
+    assert world.usage(scope=Scope()) == ()
+
+
+def test_what_is_held_now_is_told_by_queue(world: World) -> None:
+    order = world.run(world.replica(world.gpus[0], milli=500, cpu_milli=3000, memory_mib=64))
+    world.remember(order, queue="demo/team")
+    world.release(world.run(world.replica(world.gpus[1])))
+    held = world.database.read_now(lambda s: usage.list_held(s, world.cluster_id))
+    (row,) = held
+    assert (row.queue, row.tenant_id, row.job_count) == ("demo/team", world.tenant_id, 1)
+    assert (row.gpu_milli, row.cpu_milli, row.memory_mib) == (500, 3000, 64)
 
 
 def test_an_unknown_dimension_and_too_many_days_are_refused(world: World) -> None:

@@ -173,6 +173,20 @@ def sum_costs(session: ReadSession, query: UsageQuery, now: int) -> tuple[CostRo
     return tuple(CostRow(row, Cost(merge_lines(lines[key]))) for key, row in rows.items())
 
 
+def on_cluster(query: UsageQuery, cluster_id: ClusterId | None) -> UsageQuery:
+    """Return the same question about one cluster, or about all."""
+    return replace(query, cluster_id=cluster_id)
+
+
+def sum_totals(rows: Sequence[CostRow]) -> dict[str, int]:
+    """Return the cost of several rows in micro-units by currency."""
+    totals: dict[str, int] = {}
+    for row in rows:
+        for currency, micro in row.cost.totals.items():
+            totals[currency] = totals.get(currency, 0) + micro
+    return totals
+
+
 def _lines(book: PriceBook, row: UsageRow, at: int) -> list[CostLine]:
     """Return a line for each thing of a row that is charged, at the prices of an instant."""
     name = row.keys["cluster"]

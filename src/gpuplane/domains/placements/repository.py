@@ -14,12 +14,12 @@ from sqlalchemy import (
     Table,
     bindparam,
     case,
-    func,
     insert,
     select,
     update,
 )
 
+from gpuplane.core.capacity import ReservationState
 from gpuplane.core.ids import (
     AttemptId,
     ClusterId,
@@ -37,7 +37,6 @@ from gpuplane.domains.placements.rules import (
     DeviceGuard,
     NodeGuard,
     Reservation,
-    ReservationState,
 )
 from gpuplane.domains.placements.tables import allocations, devices, nodes, reservations
 
@@ -77,9 +76,12 @@ def lock_model(session: ReadSession, cluster_id: ClusterId, model: str) -> dict[
     return lock_devices(session, [row["gpu_id"] for row in session.rows(query)])
 
 
-def list_node_guards(session: ReadSession) -> list[NodeGuard]:
-    """Return every node's guard, without a lock."""
-    return [NodeGuard(**row) for row in session.rows(select(nodes))]
+def list_node_guards(session: ReadSession, cluster_id: ClusterId | None = None) -> list[NodeGuard]:
+    """Return every node's guard (of a cluster), without a lock."""
+    query = select(nodes)
+    if cluster_id is not None:
+        query = query.where(nodes.c.cluster_id == cluster_id)
+    return [NodeGuard(**row) for row in session.rows(query)]
 
 
 def list_device_guards(
@@ -90,15 +92,6 @@ def list_device_guards(
     if cluster_id is not None:
         query = query.where(devices.c.cluster_id == cluster_id)
     return [DeviceGuard(**row) for row in session.rows(query)]
-
-
-def gpu_ids_on(session: ReadSession, node_ids: Sequence[NodeId]) -> set[GpuId]:
-    """Return the devices that lie on these nodes as far as the guards know."""
-    found: set[GpuId] = set()
-    for chunk in _chunks(node_ids):
-        query = select(devices.c.gpu_id).where(devices.c.node_id.in_(chunk))
-        found.update(row["gpu_id"] for row in session.rows(query))
-    return found
 
 
 def insert_guards(
@@ -263,13 +256,6 @@ def lock_due_reservations(session: ReadSession, now: int) -> tuple[Reservation, 
         or each.end_at <= now
         or len(each.gpu_ids) < each.gpu_count
     )
-
-
-def count_devices(session: ReadSession, cluster_id: ClusterId, model: str) -> int:
-    """Return how many devices of a model a cluster has."""
-    query = select(func.count()).select_from(devices)
-    query = query.where(devices.c.cluster_id == cluster_id, devices.c.model == model)
-    return int(session.scalar(query))
 
 
 def list_models(session: ReadSession, cluster_id: ClusterId) -> list[str]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.capacity import ReservationState
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.hardware import KNOWN_MODELS
 from gpuplane.core.ids import (
@@ -27,15 +27,6 @@ from gpuplane.core.reasons import Reason, Word
 
 MIG_SLICES = 7
 """Compute slices of a model that the table does not know: all MIG GPUs but A30 have 7."""
-
-
-class ReservationState(StrEnum):
-    """Where a reservation stands: owner is the reservations loop, the deadline is its end."""
-
-    SCHEDULED = "scheduled"
-    ACTIVE = "active"
-    ENDED = "ended"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +155,59 @@ class Reservation:
     created_by: UserId
     ended_at: int | None = None
     gpu_ids: tuple[GpuId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCapacity:
+    """The GPUs of one model; each is free, reserved, in use or down.
+
+    Args:
+        partly_free_milli: What is left of shared GPUs that are in use.
+    """
+
+    model: str
+    total: int = 0
+    free: int = 0
+    reserved: int = 0
+    in_use: int = 0
+    down: int = 0
+    partly_free_milli: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a cluster has; amounts of its nodes are (total, used)."""
+
+    node_count: int
+    models: tuple[ModelCapacity, ...]
+    cpu_milli: tuple[int, int]
+    memory_mib: tuple[int, int]
+    ephemeral_mib: tuple[int, int]
+
+
+def compute_capacity(nodes: Sequence[NodeGuard], devices: Iterable[DeviceGuard]) -> Capacity:
+    """Return what the guards of a cluster's nodes and devices add up to."""
+    models: dict[str, ModelCapacity] = {}
+    for each in devices:
+        now = models.get(each.model, ModelCapacity(each.model))
+        used = each.allocated_milli > 0
+        shared = used and not each.down and not each.allocated_mig_mask
+        models[each.model] = ModelCapacity(
+            each.model,
+            now.total + 1,
+            now.free + (not used and not each.down and each.reservation_id is None),
+            now.reserved + (not used and not each.down and each.reservation_id is not None),
+            now.in_use + used,
+            now.down + (each.down and not used),
+            now.partly_free_milli + (WHOLE_GPU_MILLI - each.allocated_milli if shared else 0),
+        )
+    return Capacity(
+        len(nodes),
+        tuple(models[name] for name in sorted(models)),
+        (sum(n.cpu_milli for n in nodes), sum(n.cpu_milli_used for n in nodes)),
+        (sum(n.memory_mib for n in nodes), sum(n.memory_mib_used for n in nodes)),
+        (sum(n.ephemeral_mib for n in nodes), sum(n.ephemeral_mib_used for n in nodes)),
+    )
 
 
 def share_of(order: ReplicaOrder, devices: Mapping[GpuId, DeviceGuard]) -> list[tuple[GpuId, int]]:

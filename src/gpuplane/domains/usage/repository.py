@@ -23,18 +23,20 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId
+from gpuplane.core.capacity import DeviceState
+from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.usage.rules import (
     LABEL_PREFIX,
     DeviceFacts,
     DeviceInterval,
-    DeviceState,
+    HeldRow,
     Holding,
     JobFacts,
     LedgerPlan,
     NewInterval,
     OpenInterval,
+    Scope,
     Share,
     StateTotals,
     UsageQuery,
@@ -170,6 +172,57 @@ def list_open_holdings(session: ReadSession) -> set[UUID]:
     """Return the allocation of every open holding."""
     query = select(holdings.c.allocation_id).where(holdings.c.to_at.is_(None))
     return {row["allocation_id"] for row in session.rows(query)}
+
+
+def list_held(
+    session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId | None, scope: Scope | None
+) -> list[HeldRow]:
+    """Return what is held on a cluster now, by queue and tenant."""
+    queue = func.coalesce(jobs.c.queue, "").label("queue")
+    source = holdings.outerjoin(jobs, jobs.c.job_id == holdings.c.job_id)
+    hosts = select(
+        queue,
+        holdings.c.tenant_id,
+        func.count(holdings.c.job_id.distinct()).label("job_count"),
+        func.sum(holdings.c.cpu_milli).label("cpu_milli"),
+        func.sum(holdings.c.memory_mib).label("memory_mib"),
+    ).select_from(source)
+    hosts = hosts.where(holdings.c.to_at.is_(None), holdings.c.cluster_id == cluster_id)
+    gpus = select(queue, shares.c.tenant_id, func.sum(shares.c.milli).label("gpu_milli"))
+    gpus = gpus.select_from(
+        shares.join(intervals).outerjoin(jobs, jobs.c.job_id == shares.c.job_id)
+    ).where(shares.c.job_id.is_not(None))
+    gpus = gpus.where(intervals.c.to_at.is_(None), intervals.c.cluster_id == cluster_id)
+    if tenant_id is not None:
+        hosts = hosts.where(holdings.c.tenant_id == tenant_id)
+    if scope is not None:
+        hosts = hosts.where(_in_scope(holdings, scope))
+        gpus = gpus.where(_in_scope(shares, scope))
+    milli = {
+        (row["queue"], row["tenant_id"]): int(row["gpu_milli"])
+        for row in session.rows(gpus.group_by(queue, shares.c.tenant_id))
+    }
+    found = hosts.group_by(queue, holdings.c.tenant_id).order_by(queue, holdings.c.tenant_id)
+    return [
+        HeldRow(
+            row["queue"],
+            row["tenant_id"],
+            row["job_count"],
+            milli.get((row["queue"], row["tenant_id"]), 0),
+            int(row["cpu_milli"]),
+            int(row["memory_mib"]),
+        )
+        for row in session.rows(found)
+    ]
+
+
+def job_names(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+    """Return what these jobs are called."""
+    names: dict[JobId, str] = {}
+    for chunk in _chunks(job_ids):
+        query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(chunk))
+        names.update((row["job_id"], row["name"]) for row in session.rows(query))
+    return names
 
 
 def list_intervals(
@@ -411,14 +464,15 @@ def _filtered(
         name, value = query.label
         selected = selected.where(jobs.c.labels[name].as_string() == value)
     if query.scope is not None:
-        seen = [
-            owner.c.tenant_id == tenant
-            if project is None
-            else and_(owner.c.tenant_id == tenant, owner.c.project_id == project)
-            for tenant, project in query.scope
-        ]
-        selected = selected.where(or_(literal(value=False), *seen))
+        selected = selected.where(_in_scope(owner, query.scope))
     return selected
+
+
+def _in_scope(owner: FromClause, scope: Scope) -> ColumnElement[bool]:
+    return or_(
+        owner.c.tenant_id.in_(sorted(scope.tenant_ids)),
+        owner.c.project_id.in_(sorted(scope.project_ids)),
+    )
 
 
 def _grouped(session: ReadSession, selected: Any, key_count: int) -> list[dict[str, Any]]:

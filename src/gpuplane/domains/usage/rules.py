@@ -7,26 +7,16 @@ the clock does. An instant before the open interval's start counts as that start
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from gpuplane.core.capacity import DeviceState
 from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, NodeId, ProjectId, TenantId
 
 DAY_MS = 86_400_000
 MAX_DAYS = 400
 """Most day buckets of one question: a year and the month around it."""
 LABEL_PREFIX = "label:"
-
-
-class DeviceState(StrEnum):
-    """The five states; at every millisecond a device is in exactly one."""
-
-    BUSY = "busy"
-    ALLOCATED_IDLE = "allocated_idle"
-    RESERVED = "reserved"
-    FREE = "free"
-    DOWN = "down"
 
 
 class Share(NamedTuple):
@@ -134,12 +124,36 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose use may be told: that of whole tenants and of single projects."""
+
+    tenant_ids: frozenset[TenantId] = frozenset()
+    project_ids: frozenset[ProjectId] = frozenset()
+
+    def covers(self, tenant_id: TenantId, project_id: ProjectId) -> bool:
+        """Return whether something of this tenant and project may be told."""
+        return tenant_id in self.tenant_ids or project_id in self.project_ids
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """What one queue's jobs of one tenant hold on a cluster now."""
+
+    queue: str
+    tenant_id: TenantId
+    job_count: int
+    gpu_milli: int
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class UsageQuery:
     """A question: the window [from_at, to_at) in ms, what to group by, what to look at.
 
     Args:
         group_by: Names of `DIMENSIONS`, or `label:KEY`.
-        scope: (tenant, project or None) pairs that may be seen; None for everything.
+        scope: Whose use may be told; None for everybody's.
         simulated: True or False for only these; None for both, always told apart in the rows.
     """
 
@@ -156,7 +170,7 @@ class UsageQuery:
     cost_centre: str | None = None
     queue: str | None = None
     label: tuple[str, str] | None = None
-    scope: tuple[tuple[TenantId, ProjectId | None], ...] | None = None
+    scope: Scope | None = None
     simulated: bool | None = None
 
 

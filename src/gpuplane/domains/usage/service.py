@@ -6,7 +6,8 @@ The callers' transaction is the ledger's: what closes and what opens commit toge
 from collections.abc import Sequence
 from typing import Any
 
-from gpuplane.core.ids import AllocationId, ClusterId, GpuId
+from gpuplane.core.capacity import DeviceState
+from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.usage import repository
 from gpuplane.domains.usage.errors import BadUsageQuery
@@ -17,10 +18,11 @@ from gpuplane.domains.usage.rules import (
     DeviceChange,
     DeviceFacts,
     DeviceInterval,
-    DeviceState,
+    HeldRow,
     Holding,
     JobFacts,
     LedgerPlan,
+    Scope,
     Share,
     StateTotals,
     UsageQuery,
@@ -36,8 +38,10 @@ __all__ = [
     "DeviceFacts",
     "DeviceInterval",
     "DeviceState",
+    "HeldRow",
     "Holding",
     "JobFacts",
+    "Scope",
     "Share",
     "StateTotals",
     "UsageQuery",
@@ -111,6 +115,21 @@ def list_intervals(
 ) -> tuple[DeviceInterval, ...]:
     """Return the intervals that touch a window, by device and start, for a timeline."""
     return repository.list_intervals(session, from_at, to_at, cluster_id, gpu_ids, limit)
+
+
+def list_held(
+    session: ReadSession,
+    cluster_id: ClusterId,
+    tenant_id: TenantId | None = None,
+    scope: Scope | None = None,
+) -> list[HeldRow]:
+    """Return what is held on a cluster now, by queue and tenant."""
+    return repository.list_held(session, cluster_id, tenant_id, scope)
+
+
+def job_names(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+    """Return what jobs are called, for a timeline."""
+    return repository.job_names(session, job_ids)
 
 
 def sum_states(

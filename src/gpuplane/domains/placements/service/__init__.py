@@ -3,13 +3,15 @@
 Every verb keeps guards, allocations and the ledger together in the caller's transaction.
 """
 
+from gpuplane.core.capacity import ReservationState
 from gpuplane.domains.placements.rules import (
     Allocation,
+    Capacity,
+    ModelCapacity,
     PlacementOrder,
     PlacementResult,
     ReplicaOrder,
     Reservation,
-    ReservationState,
 )
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
@@ -21,6 +23,7 @@ from gpuplane.domains.placements.service.orders import (
 )
 from gpuplane.domains.placements.service.reading import (
     check,
+    get_capacity,
     held_by_jobs,
     list_for_jobs,
     list_open,
@@ -33,10 +36,13 @@ from gpuplane.domains.placements.service.reservations import (
     create_reservation,
     get_reservation,
     list_reservations,
+    model_named,
 )
 
 __all__ = [
     "Allocation",
+    "Capacity",
+    "ModelCapacity",
     "PlacementOrder",
     "PlacementResult",
     "ReplicaOrder",
@@ -47,6 +53,7 @@ __all__ = [
     "cancel_reservation",
     "check",
     "create_reservation",
+    "get_capacity",
     "get_reservation",
     "held_by_jobs",
     "list_for_jobs",
@@ -54,6 +61,7 @@ __all__ = [
     "list_reservations",
     "mark_busy",
     "mark_idle",
+    "model_named",
     "place",
     "register_devices",
     "release",

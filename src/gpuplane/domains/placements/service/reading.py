@@ -15,6 +15,8 @@ from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
     Allocation,
+    Capacity,
+    compute_capacity,
     device_faults,
     node_faults,
 )
@@ -52,6 +54,14 @@ def reserved_devices(session: ReadSession, cluster_id: ClusterId) -> dict[GpuId,
         for guard in repository.list_device_guards(session, cluster_id)
         if guard.reservation_id is not None
     }
+
+
+def get_capacity(session: ReadSession, cluster_id: ClusterId) -> Capacity:
+    """Return what a cluster has and what of it is in use, by the guards."""
+    return compute_capacity(
+        repository.list_node_guards(session, cluster_id),
+        repository.list_device_guards(session, cluster_id),
+    )
 
 
 def check(session: ReadSession) -> list[str]:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuplane.core.capacity import ReservationState
+from gpuplane.core.hardware import find_model, nearest_models
 from gpuplane.core.ids import (
     ClusterId,
     GpuId,
@@ -23,11 +25,13 @@ from gpuplane.domains.placements.errors import (
 )
 from gpuplane.domains.placements.rules import (
     Reservation,
-    ReservationState,
     choose_devices,
     fits_beside,
 )
 from gpuplane.domains.placements.service.following import follow
+
+MAX_RESERVATION_MS = 366 * 86_400_000
+FURTHEST_MS = 2 * MAX_RESERVATION_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,22 @@ class ReservationChanges:
     in_the_way: tuple[JobId, ...] = ()
 
 
+def model_named(name: str) -> str:
+    """Return a model's canonical name.
+
+    Raises:
+        BadReservation: If no model has the name; offers the nearest.
+    """
+    model = find_model(name)
+    if model is None:
+        raise BadReservation(
+            f"There is no GPU model {name!r}.",
+            field="model",
+            fix=f"Nearest models: {', '.join(nearest_models(name))}.",
+        )
+    return model.name
+
+
 def create_reservation(
     session: WriteSession, wanted: Reservation, actor: str, now: int
 ) -> Reservation:
@@ -58,6 +78,12 @@ def create_reservation(
             "The reservation would end before it begins or in the past.",
             field="end",
             fix="Give an end after the start and after now.",
+        )
+    if wanted.end_at - wanted.start_at > MAX_RESERVATION_MS or wanted.start_at > now + FURTHEST_MS:
+        raise BadReservation(
+            "A reservation begins within two years and lasts a year at most.",
+            field="start" if wanted.start_at > now + FURTHEST_MS else "end",
+            fix="Reserve a shorter or an earlier time.",
         )
     guards = repository.lock_model(session, wanted.cluster_id, wanted.model)
     if not guards:

@@ -50,11 +50,12 @@ class SegmentedFile:
         self._handle = -1
 
     def append(self, data: bytes) -> int:
-        """Write bytes at the end and return how many the disk took."""
+        """Write bytes at the end and return how many the segment and the disk took."""
         try:
             if self._handle < 0 or self.end - self._starts[-1] >= self.segment_bytes:
                 self._open_next()
-            written = os.write(self._handle, data)
+            space = self._starts[-1] + self.segment_bytes - self.end
+            written = os.write(self._handle, data[:space] if len(data) > space else data)
         except OSError:
             return 0
         self.end += written

@@ -2,32 +2,44 @@
 
 import hashlib
 import logging
+import os
 import random
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
+import msgspec
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from gpuplane import __version__
 from gpuplane.api.app import AppDependencies, create_app
 from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
+from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.db.database import Database
+from gpuplane.domains.clusters import service as clusters_service
+from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.firststart import ensure_first_start
 from gpuplane.entry.home import Home
 from gpuplane.entry.metadata import load_metadata
-from gpuplane.entry.settings import Settings
+from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock, SystemClock
+from gpuplane.kit.feeds import Feed
 from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
+from gpuplane.loops.webhooks import WebhookLoop
 
 log = logging.getLogger("gpuplane")
 
@@ -42,6 +54,8 @@ class ControlPlane:
     database: Database
     backends: BackendRegistry
     runner: LoopRunner
+    feed: Feed
+    client: httpx2.AsyncClient
     app: FastAPI
     loops: dict[str, LoopBody] = field(default_factory=dict)
     address: str = ""
@@ -62,7 +76,9 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """Stop the loops and let go of everything; what runs goes on."""
+        self.feed.close()
         await self.runner.stop()
+        await self.client.aclose()
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()
@@ -80,7 +96,12 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     backends = BackendRegistry(home.path, clock, settings.scheduling.seed)
     runner = LoopRunner(clock)
     control: dict[str, ControlPlane] = {}
-    chance = random.Random()  # noqa: S311 - jitter, not a secret
+    registry = CollectorRegistry()
+    feed = Feed(settings.http.streams)
+    client = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    policy = webhook_policy_of(settings)
+    chance = random.Random()
 
     def around() -> Surroundings:
         return Surroundings(control["it"].address, str(home.workspaces), __version__)
@@ -101,6 +122,9 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
             settings.loops.observer_s,
         ),
         InventoryLoop(database, clock, backends, settings.loops.inventory_s),
+        RelayLoop(database, clock, owner, feed.publish),
+        WebhookLoop(database, clock, owner, keys, policy, client, chance.random),
+        MetersLoop(database, clock, JobMeters(registry)),
     ]  # fmt: skip
     for body in loops:
         runner.add(body)
@@ -108,14 +132,19 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         "backends": backends,
         "keys": keys,
         "submit_limits": SubmitLimits(settings.limits.unfinished_jobs, settings.limits.array_size),
-        "settings": settings,
-        "home": home,
+        "event_feed": feed,
+        "webhook_policy": policy,
+        "find_cluster": clusters_service.find_cluster,
+        "workspaces": home.workspaces,
     }
     app = create_app(
         AppDependencies(
             database=database,
             clock=clock,
-            authenticator=Authenticator(database, clock),
+            authenticator=Authenticator(
+                database, clock, oidc_of(settings, database, clock, client)
+            ),
+            registry=registry,
             routers=load_routers(),
             limits=limits_of(settings),
             loop_states=runner.states,
@@ -123,7 +152,16 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         )
     )
     control["it"] = ControlPlane(
-        settings, home, token, database, backends, runner, app, {body.name: body for body in loops}
+        settings,
+        home,
+        token,
+        database,
+        backends,
+        runner,
+        feed,
+        client,
+        app,
+        {body.name: body for body in loops},
     )
     return control["it"]
 
@@ -134,6 +172,33 @@ def policy_of(settings: Settings) -> Policy:
         placement=PlacementPolicy(settings.scheduling.placement),
         preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
     )
+
+
+def webhook_policy_of(settings: Settings) -> WebhookPolicy:
+    """Return what webhooks may do by the settings."""
+    hosts = tuple(filter(None, (h.strip() for h in settings.webhooks.allowed_hosts.split(","))))
+    return WebhookPolicy(
+        allowed_hosts=hosts,
+        tries=settings.webhooks.max_tries,
+        timeout_s=settings.webhooks.timeout_s,
+    )
+
+
+def oidc_of(
+    settings: Settings, database: Database, clock: Clock, client: httpx2.AsyncClient
+) -> OidcLogins | None:
+    """Return logins by the issuers that settings name, or None without any.
+
+    Raises:
+        SettingsError: If the issuers are not the JSON they should be; says what is wrong.
+    """
+    if not settings.oidc.issuers:
+        return None
+    try:
+        issuers = msgspec.json.decode(settings.oidc.issuers, type=tuple[OidcIssuer, ...])
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"GPUPLANE_OIDC_ISSUERS is no list of issuers: {error}.") from error
+    return OidcLogins(issuers, database, clock, client)
 
 
 def limits_of(settings: Settings) -> Limits:

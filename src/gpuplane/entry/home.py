@@ -47,7 +47,7 @@ class Home:
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.workspaces.mkdir(mode=0o700, exist_ok=True)
-        lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - held for life
+        lock = (self.path / "lock").open("a+", encoding="utf-8")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -81,11 +81,11 @@ class Home:
             file.write(token + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, self.token_file)
+        temporary.replace(self.token_file)
         return token
 
     def write_address(self, url: str) -> None:
         """Write where the control plane listens, for clients on this machine."""
         temporary = self.address_file.with_suffix(".new")
         temporary.write_text(url + "\n", encoding="utf-8")
-        os.replace(temporary, self.address_file)
+        temporary.replace(self.address_file)

@@ -12,6 +12,7 @@ from gpuplane.entry.control import build
 from gpuplane.entry.home import Home, HomeInUse
 from gpuplane.entry.settings import Settings
 from gpuplane.kit.failpoints import arm_from_environment
+from gpuplane.kit.logs import setup_logging
 
 STOP_TIMEOUT_S = 10
 
@@ -33,6 +34,8 @@ def serve(settings: Settings) -> int:
     except HomeInUse as error:
         print(f"gpuplane: {error}", file=sys.stderr)
         return 1
+    log = (home.path / "log.jsonl").open("a", buffering=1, encoding="utf-8")
+    setup_logging(settings.log_level, log)
     try:
         sockets = [_bind(settings)]
     except OSError as error:

@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 
-from gpuplane.backends.interface import Backend
+from gpuplane.backends.interface import Backend, BackendError
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
@@ -12,6 +12,7 @@ from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
 from gpuplane.loops.ports import Backends
 
@@ -44,7 +45,7 @@ class InventoryLoop:
         try:
             probe = await backend.probe()
             seen = await backend.observe()
-        except Exception as error:
+        except (BackendError, ProductError, OSError, TimeoutError) as error:
             log.warning("cluster %s cannot be looked at: %s", cluster_id, error)
             await self._database.write(
                 "clusters.note_probe",

@@ -143,6 +143,14 @@ def load_stream(
     return found, max(until, after)
 
 
+def load_relayed(
+    session: ReadSession, after: int, kinds: tuple[str, ...], limit: int
+) -> tuple[Event, ...]:
+    """Return the next events of every tenant after a position, for loops of this process."""
+    everything = RowScope(everything=True)
+    return repository.load_after(session, after, everything, EventFilter(kinds=kinds), limit)
+
+
 def prune(session: WriteSession, before: int) -> int:
     """Forget a batch of events older than an instant; 0 means that none is left."""
     return repository.prune(session, before, PRUNE_BATCH)

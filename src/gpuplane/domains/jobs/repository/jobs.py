@@ -9,15 +9,16 @@ from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, upda
 
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
-from gpuplane.core.workloads import DependencyCondition
+from gpuplane.core.workloads import DependencyCondition, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.jobs.rules import DependencyState, Job
-from gpuplane.domains.jobs.tables import DependencyRow, JobRow, SealedOutputRow
+from gpuplane.domains.jobs.tables import DependencyRow, JobRow, LabelRow, SealedOutputRow
 
 jobs = table_of(JobRow)
 dependencies = table_of(DependencyRow)
 outputs = table_of(SealedOutputRow)
+labels = table_of(LabelRow)
 
 CHUNK = 500
 """Ids per IN list: SQLite's oldest limit on variables is 999."""
@@ -57,12 +58,20 @@ def values_of(job: Job) -> dict[str, Any]:
 def insert_jobs(session: WriteSession, rows: Sequence[Job]) -> None:
     """Store new jobs and what they come after."""
     session.execute(insert(jobs), [values_of(job) for job in rows])
+    session.execute(insert(labels), [row for job in rows for row in _label_rows(job)])
     edges = [
         {"job_id": job.id, "after_id": each.job_id, "condition": str(each.condition)}
         for job in rows
         for each in job.spec.after
     ]
     session.execute(insert(dependencies), edges)
+
+
+def _label_rows(job: Job) -> list[dict[str, Any]]:
+    return [
+        {"key": key, "value": value, "created_at": job.created_at, "job_id": job.id}
+        for key, value in job.labels.items()
+    ]
 
 
 def find_job(session: ReadSession, job_id: UUID) -> Job | None:
@@ -133,6 +142,16 @@ def list_versions(session: ReadSession, status: JobStatus) -> list[tuple[JobId, 
         .order_by(jobs.c.created_at, jobs.c.id)
     )
     return [(row[0], row[1]) for row in session.sql.execute(query)]
+
+
+def list_held(session: ReadSession) -> list[tuple[str, str, ResourceRequest, int]]:
+    """Return (type, status, request, replicas) of every job that holds devices."""
+    holding = [str(JobStatus.SCHEDULED), str(JobStatus.RUNNING)]
+    query = select(jobs.c.job_type, jobs.c.status, jobs.c.spec).where(jobs.c.status.in_(holding))
+    return [
+        (row[0], row[1], row[2].resources, row[2].replicas.count)
+        for row in session.sql.execute(query)
+    ]
 
 
 def list_due(session: ReadSession, now: int, limit: int) -> list[Job]:
@@ -219,8 +238,11 @@ def set_manifests(session: WriteSession, manifests: Mapping[JobId, dict[str, Any
         )
 
 
-def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int) -> None:
-    """Make the monitor look at these jobs at an instant, without counting a version."""
+def set_due(session: WriteSession, job_ids: Sequence[UUID], at: int | None) -> None:
+    """Make the monitor look at these jobs at an instant, without counting a version.
+
+    None: nothing happens to them by time alone.
+    """
     for start in range(0, len(job_ids), CHUNK):
         part = job_ids[start : start + CHUNK]
         session.execute(update(jobs).where(jobs.c.id.in_(part)).values(due_at=at))
@@ -276,6 +298,12 @@ def list_array(session: ReadSession, array_id: UUID) -> list[Job]:
     """Return the jobs of an array by index."""
     query = select(jobs).where(jobs.c.array_id == array_id).order_by(jobs.c.array_index)
     return [job_of(row) for row in session.rows(query)]
+
+
+def list_array_ids(session: ReadSession, array_id: UUID) -> list[JobId]:
+    """Return the ids of an array's jobs by index."""
+    query = select(jobs.c.id).where(jobs.c.array_id == array_id).order_by(jobs.c.array_index)
+    return [row["id"] for row in session.rows(query)]
 
 
 def count_unfinished(session: ReadSession, tenant_id: UUID) -> int:

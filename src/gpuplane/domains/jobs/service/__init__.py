@@ -11,6 +11,7 @@ from gpuplane.domains.jobs.service.admitting import (
 )
 from gpuplane.domains.jobs.service.loading import (
     Door,
+    HeldResources,
     RunningJob,
     allocations_of,
     count_recent_preemptions,
@@ -18,6 +19,7 @@ from gpuplane.domains.jobs.service.loading import (
     list_queued_versions,
     load_running,
     running_of,
+    sum_held,
     workload_of,
 )
 from gpuplane.domains.jobs.service.observing import (
@@ -45,6 +47,7 @@ __all__ = [
     "Attempt",
     "Door",
     "Doors",
+    "HeldResources",
     "Job",
     "Replica",
     "RunningJob",
@@ -75,6 +78,7 @@ __all__ = [
     "running_of",
     "store_manifests",
     "submit",
+    "sum_held",
     "take_in",
     "workload_of",
 ]

@@ -70,7 +70,11 @@ def _enqueue(session: WriteSession, job: Job, now: int, actor: str) -> Job:
         events.record(
             session,
             job_event(
-                job, "job.queued", now, actor=actor, message=f"{job.name} stands in line.",
+                job,
+                "job.queued",
+                now,
+                actor=actor,
+                message=f"{job.name} stands in line.",
                 data={"from_status": str(job.status)},
             ),
         )  # fmt: skip - the event reads as one line of facts

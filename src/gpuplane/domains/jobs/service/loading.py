@@ -8,7 +8,7 @@ from gpuplane.core.ids import AttemptId, GpuId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-from gpuplane.core.workloads import SourceType
+from gpuplane.core.workloads import JobType, SourceType
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -52,6 +52,36 @@ def load_running(session: ReadSession, attempt_ids: Sequence[AttemptId]) -> list
         for attempt in attempts.values()
         if attempt.job_id in jobs
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResources:
+    """What jobs of one type hold now, and how much of it is held by running attempts."""
+
+    job_type: str
+    gpu_milli: int
+    gpu_milli_running: int
+    cpu_milli: int
+    cpu_milli_running: int
+    memory_mib: int
+    memory_mib_running: int
+
+
+def sum_held(session: ReadSession) -> list[HeldResources]:
+    """Return what is held by job type; every type is there, so that gauges fall back to 0."""
+    sums = {str(kind): [0] * 6 for kind in JobType}
+    running = {str(JobStatus.RUNNING)}
+    for job_type, status, asked, replicas in repository.list_held(session):
+        row = sums[job_type]
+        amounts = (
+            asked.gpu_count * asked.gpu_milli * replicas,
+            asked.cpu_milli * replicas,
+            asked.memory_mib * replicas,
+        )
+        for index, amount in enumerate(amounts):
+            row[2 * index] += amount
+            row[2 * index + 1] += amount * (status in running)
+    return [HeldResources(kind, *row) for kind, row in sums.items()]
 
 
 def count_recent_preemptions(session: ReadSession, now: int) -> dict[object, int]:

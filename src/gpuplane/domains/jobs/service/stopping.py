@@ -115,6 +115,7 @@ def finish_attempt(
     )
     placements.release(session, [AttemptId(attempt.id)], now)
     over = after.status in TERMINAL
+    cost = _cost_until(session, job, now)
     changes: dict[str, Any] = {
         "status": str(after.status),
         "condition": str(after.condition),
@@ -127,7 +128,7 @@ def finish_attempt(
         "due_at": after.due_at,
         "current_attempt_id": None,
         "reason_counts": None,
-        "actual_cost_micro": _cost_until(session, job, now),
+        "actual_cost_micro": cost,
     }
     if over:
         changes["actual_end"] = now
@@ -151,6 +152,10 @@ def finish_attempt(
                     "exit_code": verdict.exit_code,
                     "signal": verdict.signal,
                     "from_status": str(job.status),
+                    "intent": str(attempt.stop_intent or ""),
+                    "ran_ms": now - attempt.started_at if attempt.started_at else 0,
+                    "cost_micro": cost,
+                    "currency": job.currency,
                 },
             )
         ],

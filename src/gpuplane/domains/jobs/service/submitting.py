@@ -98,7 +98,7 @@ def submit(
     states = _dependency_states(session, submission)
     rows = _make_jobs(submission, cluster, states, size, now)
     repository.insert_jobs(session, rows)
-    usage.remember_jobs(session, [_facts(job, cluster) for job in rows])
+    usage.remember_jobs(session, [facts_of(job, cluster) for job in rows])
     events.record_many(
         session,
         [
@@ -192,14 +192,14 @@ def _check_gpus(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
         have = sorted({model for cluster in candidates for model in cluster.gpu_shapes})
         raise BadJob(
             f"{where} has no {asked.gpu_model or 'GPU'}; {what} can never be placed there.",
-            field="resources.gpu_type" if asked.gpu_model else "resources.gpu_count",
+            field="gpu_type" if asked.gpu_model else "gpu_count",
             fix=f"GPU models there: {', '.join(have)}."
             if have
             else "Use --gpus 0, or a cluster with GPUs such as the simulated demo.",
         )
     raise BadJob(
         f"No node of {where} has {what}; the largest has {most}.",
-        field="resources.gpu_count",
+        field="gpu_count",
         fix=f"Ask at most {most} a replica, and more replicas for more.",
     )
 
@@ -347,7 +347,8 @@ def _beginnings(job: Job) -> list[tuple[str, str]]:
     return told
 
 
-def _facts(job: Job, cluster: Cluster | None) -> JobFacts:
+def facts_of(job: Job, cluster: Cluster | None) -> JobFacts:
+    """Return what the ledger groups a job by."""
     return JobFacts(
         job_id=job.id,
         name=job.name,

@@ -8,6 +8,7 @@ from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import Priority
 from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.errors import JobChanged, WrongStatus
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
@@ -17,6 +18,7 @@ from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.observing import store_checkpoint
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
+from gpuplane.domains.jobs.service.submitting import facts_of
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.usage import service as usage
@@ -111,7 +113,10 @@ def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -
     events.record(
         session,
         job_event(
-            moved, "job.pending", now, actor=principal.name,
+            moved,
+            "job.pending",
+            now,
+            actor=principal.name,
             message=f"{principal.name} asked for another try.",
             data={"from_status": str(job.status)},
         ),
@@ -155,8 +160,13 @@ def suspend(
     events.record(
         session,
         job_event(
-            job, "job.suspended", now, actor=principal.name, reason=str(Word.SUSPENDED),
-            message=message, data={"from_status": str(job.status)},
+            job,
+            "job.suspended",
+            now,
+            actor=principal.name,
+            reason=str(Word.SUSPENDED),
+            message=message,
+            data={"from_status": str(job.status)},
         ),
     )  # fmt: skip - the event reads as one line of facts
     return _moved(session, job, done=done)
@@ -207,11 +217,15 @@ def change_priority(
         session, job, now, spec=spec, priority=str(priority), due_at=next_due(changed, now)
     )
     moved = _moved(session, job, done=done)
-    usage.remember_jobs(session, [facts_of(moved, simulated=None)])
+    cluster = None if moved.cluster_id is None else clusters.find_cluster(session, moved.cluster_id)
+    usage.remember_jobs(session, [facts_of(moved, cluster)])
     events.record(
         session,
         job_event(
-            moved, "job.priority_changed", now, actor=principal.name,
+            moved,
+            "job.priority_changed",
+            now,
+            actor=principal.name,
             message=f"{principal.name} changed its priority from {job.spec.priority} to "
             f"{priority}.",
             data={"from_priority": str(job.spec.priority)},
@@ -243,8 +257,14 @@ def preempt_by_hand(
         )
     message = f"{principal.name} preempted it." + (f" {reason}" if reason else "")
     done = request_stop(
-        session, job, StopIntent.PREEMPT, Word.PREEMPTED, message, now,
-        actor=principal.name, grace_s=grace_s,
+        session,
+        job,
+        StopIntent.PREEMPT,
+        Word.PREEMPTED,
+        message,
+        now,
+        actor=principal.name,
+        grace_s=grace_s,
     )  # fmt: skip - the call reads as one line of facts
     return _moved(session, job, done=done)
 
@@ -269,7 +289,11 @@ def report_progress(
         events.record(
             session,
             job_event(
-                job, "job.progressed", now, actor=principal.name, message=message,
+                job,
+                "job.progressed",
+                now,
+                actor=principal.name,
+                message=message,
                 data={"progress": progress},
             ),
         )  # fmt: skip - the event reads as one line of facts
@@ -299,28 +323,6 @@ def report_checkpoint(
     repository.update_job(session, job, now, **changes)
     store_checkpoint(session, job, attempt, path, now, [] if progress is None else [progress])
     return repository.find_job(session, job.id) or job
-
-
-def facts_of(job: Job, *, simulated: bool | None) -> usage.JobFacts:
-    """Return what the ledger groups a job by.
-
-    Args:
-        job: The job.
-        simulated: Whether it is on a simulated cluster; None keeps what the ledger knows.
-    """
-    return usage.JobFacts(
-        job_id=job.id,
-        name=job.name,
-        tenant_id=job.tenant_id,
-        project_id=job.project_id,
-        labels=job.labels,
-        cost_centre=job.spec.cost_centre,
-        queue=job.queue,
-        priority=str(job.spec.priority),
-        job_type=str(job.spec.job_type),
-        source_type=job.source_type,
-        simulated=bool(simulated),
-    )
 
 
 def _get_running(session: WriteSession, principal: Principal, job_id: UUID) -> Job:

@@ -108,7 +108,8 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
 
     loops: list[LoopBody] = [
         SchedulerLoop(
-            database, clock, policy_of(settings), settings.scheduling.seed, settings.loops.scheduler_s
+            database, clock, policy_of(settings), settings.scheduling.seed,
+            settings.loops.scheduler_s,
         ),
         DispatcherLoop(
             database, clock, backends, around, lambda: chance.uniform(-1, 1), keys,

@@ -300,12 +300,12 @@ def _largest(
 
 
 def _asking(workload: Workload, **changes: int | str | None) -> Workload:
-    resources: ResourceRequest = replace(workload.resources, **changes)  # type: ignore[arg-type]
+    resources: ResourceRequest = replace(workload.resources, **changes)  # type: ignore[arg-type]  # the callers name the fields
     return replace(workload, resources=resources)
 
 
 def _placed(workload: Workload, **changes: object) -> Workload:
-    placement = replace(workload.placement, **changes)  # type: ignore[arg-type]
+    placement = replace(workload.placement, **changes)  # type: ignore[arg-type]  # the callers name the fields
     return replace(workload, placement=placement)
 
 

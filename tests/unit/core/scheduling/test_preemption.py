@@ -1,0 +1,235 @@
+"""Who is stopped for whom, what it costs, and what is promised meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpuplane.core.quota.specs import (
+    GPU,
+    ClusterQueueSpec,
+    FlavorResource,
+    PreemptionPolicy,
+    ReclaimWithinCohort,
+    ResourceGroup,
+    ResourceQuota,
+    WithinClusterQueue,
+)
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import Decision
+from gpuplane.core.scheduling.policy import Policy, PreemptionLimits
+from gpuplane.core.scheduling.workload import RunningWorkload
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
+from tests.builders import (
+    CLUSTER,
+    H100,
+    NOW,
+    WorkloadBuilder,
+    World,
+    a_node,
+    a_workload,
+)
+
+HOUR_S = 3600
+
+
+def run(world: World, **limits: int | bool) -> Decision:
+    policy = Policy(preemption=replace(PreemptionLimits(), **limits))  # type: ignore[arg-type]  # by name
+    return decide(world.snapshot(), policy, NOW, 1)
+
+
+def start(world: World, *builders: WorkloadBuilder, ran_s: int = HOUR_S) -> None:
+    """Start workloads so many seconds ago."""
+    at = NOW - ran_s * 1000
+    kept, world.pending = world.pending, [each.build() for each in builders]
+    world.apply(decide(world.snapshot(), Policy(), at, 1), at)
+    assert not world.pending, "the test means them to fit"
+    world.pending = kept
+
+
+def change(world: World, name: str, **changes: object) -> None:
+    job_id = a_workload(name).build().job_id
+    world.running = [
+        replace(each, **changes) if each.workload.job_id == job_id else each  # type: ignore[arg-type]  # by name
+        for each in world.running
+    ]
+
+
+def names(world: Sequence[RunningWorkload], decision: Decision, *known: str) -> list[list[str]]:
+    by_id = {a_workload(name).build().job_id: name for name in known}
+    return [sorted(by_id[victim] for victim in each.victims) for each in decision.preempting]
+
+
+@pytest.mark.parametrize("preemptor", list(Priority))
+@pytest.mark.parametrize("victim", list(Priority))
+def test_the_table_of_classes_decides_who_may_stop_whom(
+    preemptor: Priority, victim: Priority
+) -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("victim").gpus(8).priority(victim))
+    world.pending = [a_workload("urgent").gpus(8).priority(preemptor).build()]
+    allowed = (
+        victim is not Priority.CRITICAL and PRIORITY_VALUES[preemptor] > PRIORITY_VALUES[victim]
+    )
+    assert bool(run(world).preempting) is allowed
+
+
+@pytest.mark.parametrize(
+    ("urgent", "victim"), [({"preempts_others": False}, {}), ({}, {"preemptible": False})]
+)
+def test_jobs_may_narrow_the_table_and_not_widen_it(
+    urgent: dict[str, bool], victim: dict[str, bool]
+) -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("victim").gpus(8).priority(Priority.LOW).having(**victim))
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).having(**urgent).build()]
+    assert not run(world).preempting
+
+
+def test_nobody_is_stopped_while_there_is_room() -> None:
+    world = World([a_node("a"), a_node("b")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW))
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.CRITICAL).build()]
+    decision = run(world)
+    assert decision.placed
+    assert not decision.preempting
+
+
+def test_who_just_started_is_left_alone() -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW), ran_s=299)
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    assert not run(world).preempting
+    assert run(world, min_run_s=299).preempting
+
+
+def test_the_victims_are_the_fewest_that_make_room() -> None:
+    world = World([a_node("a")])
+    low = [a_workload(f"low{n}").gpus(2).priority(Priority.LOW) for n in range(4)]
+    start(world, *low)
+    world.pending = [a_workload("urgent").gpus(4).priority(Priority.HIGH).build()]
+    (victims,) = names(world.running, run(world), *(f"low{n}" for n in range(4)))
+    assert len(victims) == 2
+
+
+def test_of_equal_classes_the_one_that_loses_least_is_stopped() -> None:
+    world = World([a_node("a"), a_node("b")])
+    start(world, a_workload("lost").gpus(8).priority(Priority.LOW), ran_s=7200)
+    start(world, a_workload("saved").gpus(8).priority(Priority.LOW), ran_s=9000)
+    change(world, "saved", checkpoint_at=NOW - 60_000)
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    decision = run(world)
+    assert names(world.running, decision, "lost", "saved") == [["saved"]]
+    (receipt,) = decision.preempting[0].receipts
+    assert receipt.lost_gpu_s == 60 * 8
+    assert receipt.ran_s == 9000
+    assert receipt.rule == "low may be stopped by high"
+    assert "since its last checkpoint" in receipt.sentence
+
+
+def test_a_lower_class_is_stopped_before_a_cheaper_one_of_a_higher_class() -> None:
+    world = World([a_node("a"), a_node("b")])
+    start(world, a_workload("normal").gpus(8).priority(Priority.NORMAL), ran_s=400)
+    start(world, a_workload("spot").gpus(8).priority(Priority.SPOT), ran_s=9000)
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    assert names(world.running, run(world), "normal", "spot") == [["spot"]]
+
+
+def test_who_is_nearly_done_is_spared() -> None:
+    world = World([a_node("a"), a_node("b")])
+    start(world, a_workload("early").gpus(8).priority(Priority.LOW), ran_s=9000)
+    start(world, a_workload("done").gpus(8).priority(Priority.LOW), ran_s=8000)
+    change(world, "done", progress_ratio=0.95)
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    assert names(world.running, run(world), "early", "done") == [["early"]]
+
+
+def test_a_gang_gets_victims_on_every_node_it_needs() -> None:
+    world = World([a_node("a"), a_node("b"), a_node("c")])
+    low = [a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(3)]
+    start(world, *low)
+    world.pending = [a_workload("gang").gpus(8).gang(2).priority(Priority.HIGH).build()]
+    decision = run(world)
+    assert len(decision.preempting[0].victims) == 2
+    assert len(decision.preempting[0].placement.replicas) == 2
+
+
+def test_no_more_are_stopped_than_the_limit_of_the_hour_leaves() -> None:
+    world = World([a_node("a")])
+    start(world, *(a_workload(f"low{n}").gpus(2).priority(Priority.LOW) for n in range(4)))
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    assert not run(world, per_cluster_hour=3).preempting
+    assert run(world, per_cluster_hour=4).preempting
+    policy = Policy(preemption=PreemptionLimits(per_cluster_hour=5))
+    spent = world.snapshot(preempted_last_hour={CLUSTER: 2})
+    assert not decide(spent, policy, NOW, 1).preempting
+
+
+def test_what_a_preemptor_is_promised_nobody_else_gets() -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(6).priority(Priority.LOW))
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH)
+    small = a_workload("small").gpus(1).priority(Priority.HIGH).age(-60)
+    world.pending = [urgent.build(), small.build()]
+    decision = run(world)
+    assert [each.job_id for each in decision.preempting] == [urgent.build().job_id]
+    assert not decision.placed
+
+
+def test_two_preemptors_share_one_large_victim() -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW))
+    world.pending = [
+        a_workload(name).gpus(4).priority(Priority.HIGH).build() for name in ("one", "two")
+    ]
+    decision = run(world)
+    assert len(decision.preempting) == 1
+    assert "What is stopping now makes room" in decision.waiting[0].reason.sentence
+
+
+def test_while_victims_stop_no_more_are_chosen() -> None:
+    world = World([a_node("a"), a_node("b")])
+    start(world, *(a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(2)))
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    world.apply(run(world))
+    again = run(world)
+    assert not again.preempting
+    assert "What is stopping now makes room" in again.waiting[0].reason.sentence
+
+
+def test_borrowed_quota_is_reclaimed_from_a_lower_class() -> None:
+    def queue(name: str) -> ClusterQueueSpec:
+        return ClusterQueueSpec(
+            name=name,
+            cohort="all",
+            resource_groups=(ResourceGroup((GPU,), (H100,)),),
+            quotas={FlavorResource(H100, GPU): ResourceQuota(4000)},
+            preemption=PreemptionPolicy(
+                WithinClusterQueue.NEVER, ReclaimWithinCohort.LOWER_PRIORITY
+            ),
+        )
+
+    world = World([a_node("a"), a_node("b")], [queue("owner"), queue("guest")])
+    start(
+        world,
+        a_workload("own", "guest").gpus(4).priority(Priority.LOW),
+        a_workload("borrowed", "guest").gpus(4).priority(Priority.LOW),
+    )
+    world.pending = [a_workload("back", "owner").gpus(4).priority(Priority.NORMAL).build()]
+    decision = run(world)
+    assert len(decision.preempting) == 1
+    assert len(decision.preempting[0].victims) == 1
+
+
+def test_a_queue_whose_policies_say_never_stops_nobody() -> None:
+    queue = ClusterQueueSpec(
+        name="q",
+        resource_groups=(ResourceGroup((GPU,), (H100,)),),
+        quotas={FlavorResource(H100, GPU): ResourceQuota(64_000)},
+    )
+    world = World([a_node("a")], [queue])
+    start(world, a_workload("low", "q").gpus(8).priority(Priority.LOW))
+    world.pending = [a_workload("urgent", "q").gpus(8).priority(Priority.HIGH).build()]
+    assert not run(world).preempting

@@ -36,11 +36,19 @@ from tests.integration.ledger.histories import MODEL, START, a_node
 class World:
     """The database, one cluster, one tenant; `now` moves only when told."""
 
-    def __init__(self, database: Database, gpu_count: int = 4) -> None:
+    def __init__(
+        self,
+        database: Database,
+        gpu_count: int = 4,
+        *,
+        now: int = START,
+        cluster_id: ClusterId | None = None,
+        place: tuple[TenantId, ProjectId] | None = None,
+    ) -> None:
         self.database = database
-        self.now = START
-        self.cluster_id = ClusterId(new_id())
-        self.tenant_id, self.project_id = TenantId(new_id()), ProjectId(new_id())
+        self.now = now
+        self.cluster_id = cluster_id or ClusterId(new_id())
+        self.tenant_id, self.project_id = place or (TenantId(new_id()), ProjectId(new_id()))
         self.node = a_node(self.cluster_id, gpu_count)
         self.gpus = [gpu.gpu_id for gpu in self.node.gpus]
         self.register(self.node)

@@ -179,6 +179,7 @@ def sum_usage(session: ReadSession, query: UsageQuery, now: int) -> tuple[UsageR
             memory=found.get("memory", 0),
         )
         for key, found in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))
+        if any(found.values())
     )
 
 

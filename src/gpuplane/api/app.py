@@ -18,6 +18,7 @@ from gpuplane.api.operations import api_router, probe_router
 from gpuplane.db.database import Database
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.loops import LoopState
+from gpuplane.kit.tracing import Tracing
 
 PREFIX = "/api/v1"
 
@@ -35,6 +36,7 @@ class AppDependencies:
     limits: Limits = field(default_factory=Limits)
     loop_states: Mapping[str, LoopState] = field(default_factory=dict)
     """Live states of the loops that this process runs."""
+    tracing: Tracing = field(default_factory=Tracing)
     ports: Mapping[str, Any] = field(default_factory=dict)
     """Named parts that endpoints may ask for with `call.port(name, kind)`."""
 
@@ -61,6 +63,7 @@ def create_app(deps: AppDependencies) -> FastAPI:
         authenticator=deps.authenticator,
         limits=deps.limits,
         buckets=SubmitBuckets(deps.limits, deps.clock),
+        tracing=deps.tracing,
         ports={
             **deps.ports,
             "registry": deps.registry,

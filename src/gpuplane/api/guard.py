@@ -40,6 +40,7 @@ from gpuplane.kit.errors import (
     Unprocessable,
 )
 from gpuplane.kit.problems import nearest
+from gpuplane.kit.tracing import Tracing
 
 NOBODY = Principal(
     user_id=UserId(UUID(int=0)),
@@ -72,6 +73,7 @@ class GuardContext:
     limits: Limits
     buckets: SubmitBuckets
     ports: dict[str, Any]
+    tracing: Tracing = field(default_factory=Tracing)
     answering: "dict[tuple[str, str], _Turn]" = field(default_factory=dict)
     """Keys being answered right now in this process; a second request waits for the first."""
 
@@ -94,11 +96,29 @@ class Guard:
         self._upload_bytes = upload_limit(route.endpoint)
         self._is_submit = is_submit(route.endpoint)
         self._query_names = _query_names(route)
+        self._name = f"{min(route.methods)} {route.path}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or raise the ProductError that refuses it."""
         headers = _headers(scope)
+        given = headers.get(b"traceparent", b"").decode("latin-1")
+        known = given if _TRACEPARENT.fullmatch(given) else None
+        if not self._context.tracing.is_on or self._permission is Permission.PUBLIC:
+            await self._answer(scope, receive, send, headers, known)
+            return
+        with self._context.tracing.span(self._name, known) as traceparent:
+            await self._answer(scope, receive, send, headers, traceparent)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: dict[bytes, bytes],
+        traceparent: str | None,
+    ) -> None:
         call = await self._call(scope, headers)
+        call.traceparent = traceparent
         self._check_query(scope)
         if self._is_submit:
             self._context.buckets.take(call.principal.tenant_id)
@@ -128,7 +148,6 @@ class Guard:
                     fix=f"Ask an admin for a role or a token with {self._permission}.",
                     extra={"permission": str(self._permission)},
                 )
-        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
         state = scope.setdefault("state", {})
         state["user"] = principal.name
         return Call(
@@ -136,7 +155,6 @@ class Guard:
             clock=self._context.clock,
             principal=principal,
             request_id=state.get("request_id", ""),
-            traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
             ports=self._context.ports,
             authenticate=again,
         )

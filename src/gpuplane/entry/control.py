@@ -33,6 +33,7 @@ from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kit.feeds import Feed
 from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.tracing import Tracing, open_tracing
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
@@ -56,6 +57,7 @@ class ControlPlane:
     runner: LoopRunner
     feed: Feed
     client: httpx2.AsyncClient
+    tracing: Tracing
     app: FastAPI
     loops: dict[str, LoopBody] = field(default_factory=dict)
     address: str = ""
@@ -83,6 +85,7 @@ class ControlPlane:
         if isinstance(observer, ObserverLoop):
             await observer.stop()
         self.backends.close()
+        self.tracing.close()
         self.database.close()
 
 
@@ -101,6 +104,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     client = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
     owner = f"{socket.gethostname()}:{os.getpid()}"
     policy = webhook_policy_of(settings)
+    tracing = open_tracing(settings.telemetry.otlp_endpoint, __version__)
     chance = random.Random()
 
     def around() -> Surroundings:
@@ -112,7 +116,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
             settings.loops.scheduler_s,
         ),
         DispatcherLoop(
-            database, clock, backends, around, lambda: chance.uniform(-1, 1), keys,
+            database, clock, backends, around, lambda: chance.uniform(-1, 1), keys, tracing,
             settings.loops.dispatcher_s,
         ),
         ObserverLoop(
@@ -146,6 +150,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
                 database, clock, oidc_of(settings, database, clock, client)
             ),
             registry=registry,
+            tracing=tracing,
             routers=load_routers(),
             limits=limits_of(settings),
             loop_states=runner.states,

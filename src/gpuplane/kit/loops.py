@@ -108,7 +108,7 @@ class LoopRunner:
             delay = body.period_s
             if state.consecutive_failures:
                 backoff = BACKOFF_FIRST_S * 2 ** min(state.consecutive_failures - 1, 10)
-                delay = min(backoff, BACKOFF_LAST_S) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+                delay = min(backoff, BACKOFF_LAST_S) * random.uniform(0.8, 1.2)
                 await asyncio.sleep(delay)
                 continue
             with contextlib.suppress(TimeoutError):

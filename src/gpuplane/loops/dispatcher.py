@@ -28,6 +28,7 @@ from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.tracing import Tracing
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.dispatcher")
@@ -60,6 +61,7 @@ class DispatcherLoop:
         around: Callable[[], Surroundings],
         chance: Callable[[], float],
         keys: SealingKeys,
+        tracing: Tracing,
         period_s: float = 5.0,
     ) -> None:
         """Make the loop.
@@ -71,6 +73,7 @@ class DispatcherLoop:
             around: What the control plane adds to every attempt.
             chance: Gives a number in [-1, 1] for the jitter of retries.
             keys: Opens the secrets that jobs refer to.
+            tracing: Carries the trace of a submit into the job.
             period_s: How often it looks without being woken.
         """
         self.period_s = period_s
@@ -80,6 +83,7 @@ class DispatcherLoop:
         self._around = around
         self._chance = chance
         self._keys = keys
+        self._tracing = tracing
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when there may be more."""
@@ -129,7 +133,12 @@ class DispatcherLoop:
         try:
             values = await self._reveal(job)
             failpoint("dispatcher.ensure:before")
-            await backend.ensure_workload(plan, values)
+            with self._tracing.span(
+                "job start", job.traceparent, job_id=str(job.id), attempt=attempt.number
+            ) as traceparent:
+                if traceparent is not None:
+                    plan.env["TRACEPARENT"] = traceparent
+                await backend.ensure_workload(plan, values)
             failpoint("dispatcher.ensure:after")
         except (StaleEpoch, Tombstoned) as error:
             log.info("attempt %s will not start: %s", attempt.id, error.message)

@@ -102,8 +102,6 @@ def _environment(job: Job, attempt: Attempt, around: Surroundings) -> dict[str, 
         env["GPUPLANE_ARRAY_INDEX"] = str(job.array_index)
     if around.api_url:
         env["GPUPLANE_URL"] = around.api_url
-    if job.traceparent:
-        env["TRACEPARENT"] = job.traceparent
     if job.spec.execution.seed is not None:
         env["GPUPLANE_SEED"] = str(job.spec.execution.seed)
     return env

@@ -62,7 +62,9 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = cast("RequestValidationError", error)
     body_field = getattr(request.scope.get("route"), "body_field", None)
     kind: Any = None if body_field is None else body_field.field_info.annotation
-    return answer_of(request, refused_fields(found.errors(), kind))
+    # FastAPI says first in which part of the request a field lies; people know.
+    errors = [{**one, "loc": one["loc"][1:]} for one in found.errors()]
+    return answer_of(request, refused_fields(errors, kind))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -158,16 +158,17 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         )
     )
     control["it"] = ControlPlane(
-        settings,
-        home,
-        token,
-        database,
-        backends,
-        runner,
-        feed,
-        client,
-        app,
-        {body.name: body for body in loops},
+        settings=settings,
+        home=home,
+        token=token,
+        database=database,
+        backends=backends,
+        runner=runner,
+        feed=feed,
+        client=client,
+        tracing=tracing,
+        app=app,
+        loops={body.name: body for body in loops},
     )
     return control["it"]
 

@@ -18,7 +18,7 @@ MAX_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What page is asked: at most `limit` rows after `after`, the sort keys of the last row seen."""
+    """What page is asked: at most `limit` rows after the last row seen, by its sort keys."""
 
     limit: int = DEFAULT_LIMIT
     after: tuple[object, ...] | None = None

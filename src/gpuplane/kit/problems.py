@@ -85,11 +85,8 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 def field_path(location: Sequence[int | str]) -> str:
     """Return a location as people write it: `replicas[2].name`."""
-    parts = list(location)
-    if parts and parts[0] in ("body", "query", "path", "header"):
-        parts = parts[1:]
     text = ""
-    for part in parts:
+    for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
         elif "[" not in part and part != "__root__":  # a validator's own name is no field
@@ -105,7 +102,7 @@ def _field_error(error: Mapping[str, Any], body_type: object) -> FieldError:
         return FieldError(path, str(context["reason"]), str(context.get("fix", "")))
     if kind == "extra_forbidden":
         name = str(location[-1])[:100]
-        known = fields_at(body_type, location[1:-1])
+        known = fields_at(body_type, location[:-1])
         return FieldError(path, f"There is no field {name!r} here.", nearest(name, known))
     if kind in _SENTENCES:
         return FieldError(path, *_SENTENCES[kind])

@@ -96,7 +96,7 @@ class Guard:
         self._upload_bytes = upload_limit(route.endpoint)
         self._is_submit = is_submit(route.endpoint)
         self._query_names = _query_names(route)
-        self._name = f"{min(route.methods or {""})} {route.path}"
+        self._name = f"{' '.join(sorted(route.methods or ()))} {route.path}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or raise the ProductError that refuses it."""

@@ -10,7 +10,7 @@ class Clock(Protocol):
     """What a loop, a backend or an endpoint asks for the time."""
 
     def now_ms(self) -> int:
-        """Return wall time as milliseconds since the epoch; it may step with the machine's clock."""
+        """Return wall time as milliseconds since the epoch; it may step."""
         ...
 
     def monotonic(self) -> float:

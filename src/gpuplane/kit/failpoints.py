@@ -7,6 +7,7 @@ a test can walk them one by one.
 
 import os
 import signal
+from pathlib import Path
 
 _armed: dict[str, int] = {}
 _trace: str | None = None
@@ -27,7 +28,7 @@ def failpoint(name: str) -> None:
     """End this process with SIGKILL if the named point is armed and its hit has come."""
     if _trace is not None and name not in _seen:
         _seen.add(name)
-        with open(_trace, "a", encoding="utf-8") as file:
+        with Path(_trace).open("a", encoding="utf-8") as file:
             file.write(name + "\n")
     if not _armed:
         return

@@ -1,11 +1,19 @@
 """Leases of loops: who may run one now, with a fencing token that only grows."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Column, String, Table, insert, select, update
 
+from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
 from gpuplane.db.types import Base, Instant
+from gpuplane.kit.clock import Clock
+
+TTL_MS = 15_000
+"""Leases of a dead process are taken over within this."""
+UNFENCED = 0
+"""The token where no lease is needed: one process a SQLite home, held by a lock."""
 
 leases = Table(
     "db_leases",
@@ -60,3 +68,45 @@ def release_lease(session: WriteSession, name: str, owner: str) -> None:
 def lease_token(session: WriteSession, name: str) -> int:
     """Return the current fencing token of a lease; 0 if it was never taken."""
     return int(session.scalar(select(leases.c.token).where(leases.c.name == name)) or 0)
+
+
+class LeaseKeeper:
+    """Holds the leases of this process and renews them when half their time is over."""
+
+    def __init__(self, database: Database, clock: Clock, owner: str) -> None:
+        """Keep leases under the name of this process."""
+        self._database = database
+        self._clock = clock
+        self._owner = owner
+        self._held: dict[str, Lease] = {}
+
+    async def hold(self, name: str) -> Lease | None:
+        """Return the lease of a loop, taken or renewed if need be; None while another has it."""
+        if self._database.is_sqlite:
+            return Lease(name, self._owner, UNFENCED, 2**62)
+        now = self._clock.now_ms()
+        held = self._held.get(name)
+        if held is not None and held.expires_at - now > TTL_MS // 2:
+            return held
+        lease = await self._database.write(
+            "db.acquire_lease",
+            partial(acquire_lease, name=name, owner=self._owner, now=now, ttl_ms=TTL_MS),
+        )
+        if lease is None:
+            self._held.pop(name, None)
+        else:
+            self._held[name] = lease
+        return lease
+
+    async def release_all(self) -> None:
+        """Give every lease back, so that another process need not wait for their expiry."""
+        for name in list(self._held):
+            await self._database.write(
+                "db.release_lease", partial(release_lease, name=name, owner=self._owner)
+            )
+        self._held.clear()
+
+
+def is_current(session: WriteSession, name: str, token: int) -> bool:
+    """Return whether a fencing token is still the newest; asked inside the guarded transaction."""
+    return token == UNFENCED or lease_token(session, name) == token

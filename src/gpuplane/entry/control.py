@@ -21,6 +21,7 @@ from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.db.database import Database
+from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters_service
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
@@ -56,6 +57,7 @@ class ControlPlane:
     backends: BackendRegistry
     runner: LoopRunner
     feed: Feed
+    leases: LeaseKeeper
     client: httpx2.AsyncClient
     tracing: Tracing
     app: FastAPI
@@ -81,6 +83,7 @@ class ControlPlane:
         self.feed.close()
         await self.runner.stop()
         await self.client.aclose()
+        await self.leases.release_all()
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()
@@ -103,6 +106,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     feed = Feed(settings.http.streams)
     client = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
     owner = f"{socket.gethostname()}:{os.getpid()}"
+    leases = LeaseKeeper(database, clock, owner)
     policy = webhook_policy_of(settings)
     tracing = open_tracing(settings.telemetry.otlp_endpoint, __version__)
     chance = random.Random()
@@ -112,7 +116,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
 
     loops: list[LoopBody] = [
         SchedulerLoop(
-            database, clock, policy_of(settings), settings.scheduling.seed,
+            database, clock, leases, policy_of(settings), settings.scheduling.seed,
             settings.loops.scheduler_s,
         ),
         DispatcherLoop(
@@ -165,6 +169,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         backends=backends,
         runner=runner,
         feed=feed,
+        leases=leases,
         client=client,
         tracing=tracing,
         app=app,

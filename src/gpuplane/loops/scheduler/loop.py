@@ -12,6 +12,7 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, NeedsPreemption, Placed, Waiting
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.db.database import Database
+from gpuplane.db.leases import UNFENCED, LeaseKeeper, is_current
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
@@ -52,13 +53,20 @@ class SchedulerLoop:
     name = "scheduler"
 
     def __init__(
-        self, database: Database, clock: Clock, policy: Policy, seed: int, period_s: float = 10.0
+        self,
+        database: Database,
+        clock: Clock,
+        leases: LeaseKeeper,
+        policy: Policy,
+        seed: int,
+        period_s: float = 10.0,
     ) -> None:
         """Make the loop.
 
         Args:
             database: Where jobs and fleets are kept.
             clock: The time.
+            leases: Only who holds the scheduler's lease decides; its token fences each apply.
             policy: How to order, rank and preempt.
             seed: Breaks ties; the same seed and input give the same decision.
             period_s: How often it looks without being woken.
@@ -67,6 +75,8 @@ class SchedulerLoop:
         self.last = CycleReport()
         self._database = database
         self._clock = clock
+        self._leases = leases
+        self._token = UNFENCED
         self._policy = policy
         self._seed = seed
         self._state = SchedulerState()
@@ -80,6 +90,11 @@ class SchedulerLoop:
             raise
 
     async def _turn(self) -> bool:
+        lease = await self._leases.hold(self.name)
+        if lease is None:
+            self._state.forget()
+            return False
+        self._token = lease.token
         now = self._clock.now_ms()
         report = CycleReport()
         world = await self._database.read(lambda s: self._state.load(s, now))
@@ -159,7 +174,7 @@ class SchedulerLoop:
         settled: set[JobId] = set()
         for part in _batches(decision.placed):
             outcome = await self._database.write(
-                "jobs.admit", _admission(part, prepared.doors, now)
+                "jobs.admit", _admission(part, prepared.doors, self._token, now)
             )
             report.placed += len(outcome.admitted)
             report.stale += outcome.stale
@@ -167,7 +182,13 @@ class SchedulerLoop:
         for verdict in decision.preempting:
             done = await self._database.write(
                 "jobs.preempt",
-                partial(_preempt, verdict=verdict, grace_s=policy.preemption.grace_s, now=now),
+                partial(
+                    _preempt,
+                    verdict=verdict,
+                    grace_s=policy.preemption.grace_s,
+                    token=self._token,
+                    now=now,
+                ),
             )
             report.preempting += done
             report.stale += not done
@@ -196,12 +217,21 @@ class SchedulerLoop:
 
 
 def _admission(
-    part: Sequence[Placed], doors: Doors, now: int
+    part: Sequence[Placed], doors: Doors, token: int, now: int
 ) -> Callable[[WriteSession], jobs.AdmissionReport]:
-    return lambda session: jobs.admit(session, part, doors, now)
+    def apply(session: WriteSession) -> jobs.AdmissionReport:
+        if not is_current(session, SchedulerLoop.name, token):
+            return jobs.AdmissionReport((), len(part))
+        return jobs.admit(session, part, doors, now)
+
+    return apply
 
 
-def _preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: int) -> bool:
+def _preempt(
+    session: WriteSession, verdict: NeedsPreemption, grace_s: int, token: int, now: int
+) -> bool:
+    if not is_current(session, SchedulerLoop.name, token):
+        return False
     return jobs.preempt(session, verdict, grace_s, now)
 
 

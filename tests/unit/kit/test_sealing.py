@@ -11,7 +11,9 @@ from gpuplane.kit.sealing import SealBroken, SealingKeys
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> SealingKeys:
-    return SealingKeys(tmp_path_factory.mktemp("sealing") / "keys")
+    made = SealingKeys(tmp_path_factory.mktemp("sealing") / "keys")
+    assert made.current_id  # waits for the key that is made in the background
+    return made
 
 
 def test_a_value_comes_back_as_it_was(keys: SealingKeys) -> None:

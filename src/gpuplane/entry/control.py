@@ -22,13 +22,13 @@ from gpuplane.api.routers import load_routers
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
+from gpuplane.db.schema import upgrade_schema
 from gpuplane.domains.clusters import service as clusters_service
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.firststart import ensure_first_start
 from gpuplane.entry.home import Home
-from gpuplane.entry.metadata import load_metadata
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kit.feeds import Feed
@@ -97,7 +97,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     clock = clock or SystemClock()
     token = home.ensure_token()
     database = Database(settings.sql_url)
-    load_metadata().create_all(database.engine)
+    upgrade_schema(database.engine)
     keys = SealingKeys(home.keys)
     backends = BackendRegistry(home.path, clock, settings.scheduling.seed)
     runner = LoopRunner(clock)

@@ -10,9 +10,13 @@ import pytest
 
 pytest_plugins = ["tests.databases", "tests.left_out"]
 
-# A slow machine is no failure, so no deadline. `make soak` looks longer.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
-hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=True)
+# A slow machine is no failure, so no deadline. `make soak` looks longer. The explain phase traces
+# every line of a failing example, which takes minutes where a database is behind it.
+PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
+for name, examples in (("default", 60), ("soak", 2_000)):
+    hypothesis.settings.register_profile(
+        name, deadline=None, max_examples=examples, print_blob=True, phases=PHASES
+    )
 hypothesis.settings.load_profile("default")
 
 

@@ -17,7 +17,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--may-leave-out",
         metavar="NAMES",
-        help="comma-separated markers or folders; fail when a test without them is left out",
+        help="comma-separated markers, folders or words of a reason; fail when a test without any "
+        "of them is left out",
     )
 
 
@@ -62,8 +63,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     names = set(allowed.split(","))
     refused = [
         report.nodeid
-        for report, _ in _skipped(reporter)
-        if not names & (set(report.keywords) | set(report.nodeid.split("/")))
+        for report, reason in _skipped(reporter)
+        if not names & {*report.keywords, *report.nodeid.split("/")}
+        and not any(name in reason for name in names)
     ]
     if refused and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -139,7 +139,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         runner.add(body)
     ports: dict[str, Any] = {
         "backends": backends,
-        "keys": keys,
+        "sealing": keys,
         "submit_limits": SubmitLimits(settings.limits.unfinished_jobs, settings.limits.array_size),
         "event_feed": feed,
         "webhook_policy": policy,

@@ -1,0 +1,72 @@
+"""Settings: documented, frozen, and strict about what they do not know."""
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from gpuplane.entry.settings import SettingsError, describe_settings, load_settings
+from tools.make_settings_page import render
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_setting_is_documented_with_its_unit_and_reason() -> None:
+    assert (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8") == render()
+    assert all(row.unit and row.reason for row in describe_settings())
+
+
+def test_every_documented_variable_is_read() -> None:
+    samples = {"home": "/tmp/x", "database_url": "postgresql://h/d", "log_level": "debug"}
+    for row in describe_settings():
+        name = row.variable.removeprefix("GPUPLANE_").lower()
+        value = samples.get(name) or row.default or "text"
+        loaded = load_settings({row.variable: value.lower() if row.default == "true" else value})
+        assert loaded is not None
+
+
+def test_an_unknown_variable_is_an_error_that_offers_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="Did you mean GPUPLANE_PORT"):
+        load_settings({"GPUPLANE_PROT": "80"})
+
+
+def test_variables_of_the_client_and_of_jobs_are_left_alone() -> None:
+    loaded = load_settings({"GPUPLANE_URL": "http://x", "GPUPLANE_JOB_ID": "1", "PATH": "/bin"})
+    assert loaded.port == 7070
+
+
+def test_a_value_of_the_wrong_kind_names_the_variable_and_what_was_expected() -> None:
+    with pytest.raises(SettingsError, match="GPUPLANE_PORT='many' is not a whole number"):
+        load_settings({"GPUPLANE_PORT": "many"})
+    with pytest.raises(SettingsError, match="GPUPLANE_SCHEDULING_PREEMPTION"):
+        load_settings({"GPUPLANE_SCHEDULING_PREEMPTION": "perhaps"})
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_out_of_range_is_refused(port: str) -> None:
+    with pytest.raises(SettingsError, match="GPUPLANE_PORT must lie in"):
+        load_settings({"GPUPLANE_PORT": port})
+
+
+def test_a_database_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(SettingsError, match="GPUPLANE_DATABASE_URL starts with 'mysql'"):
+        load_settings({"GPUPLANE_DATABASE_URL": "mysql://h/d"})
+
+
+def test_the_command_line_comes_before_the_environment() -> None:
+    assert load_settings({"GPUPLANE_PORT": "1"}, port=2).port == 2
+
+
+def test_a_grouped_setting_is_read_by_its_group_and_name() -> None:
+    assert load_settings({"GPUPLANE_LOOPS_MONITOR_S": "0.5"}).loops.monitor_s == 0.5
+
+
+def test_settings_are_frozen() -> None:
+    settings = load_settings({})
+    with pytest.raises(FrozenInstanceError):
+        settings.port = 1  # type: ignore[misc]  # the point of the test
+
+
+def test_without_a_database_sqlite_lies_in_the_home() -> None:
+    loaded = load_settings({"GPUPLANE_HOME": "/tmp/somewhere"})
+    assert loaded.sql_url == "sqlite:////tmp/somewhere/gpuplane.db"

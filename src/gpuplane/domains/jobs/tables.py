@@ -27,12 +27,15 @@ class JobRow(Base):
         Index("ix_jobs_tenant_created", "tenant_id", "created_at", "id"),
         Index("ix_jobs_status_created", "status", "created_at", "id"),
         Index("ix_jobs_project_created", "project_id", "created_at", "id"),
-        Index("ix_jobs_cluster_status", "cluster_id", "status"),
+        Index("ix_jobs_cluster_created", "cluster_id", "created_at", "id"),
+        Index("ix_jobs_cluster_status", "cluster_id", "status", "created_at", "id"),
+        Index("ix_jobs_tenant_status", "tenant_id", "status", "created_at", "id"),
         Index("ix_jobs_type_created", "job_type", "created_at", "id"),
         Index("ix_jobs_priority_created", "priority", "created_at", "id"),
-        Index("ix_jobs_source", "source_type", "source_id"),
+        Index("ix_jobs_source", "source_type", "source_id", "created_at", "id"),
+        Index("ix_jobs_source_created", "source_type", "created_at", "id"),
         Index("ix_jobs_name", "name", "created_at", "id"),
-        Index("ix_jobs_queue_status", "queue", "status"),
+        Index("ix_jobs_queue_created", "queue", "created_at", "id"),
         Index("ix_jobs_array", "array_id", "array_index"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_user_created", "user_id", "created_at", "id"),
@@ -111,6 +114,20 @@ class JobRow(Base):
     version: Mapped[int] = mapped_column(default=1)
 
 
+class LabelRow(Base):
+    """One label of a job: the index that lists by label read, in the order of lists."""
+
+    __tablename__ = "jobs_labels"
+    __table_args__ = (Index("ix_jobs_labels_job", "job_id"),)
+
+    key: Mapped[str] = mapped_column(String(317), primary_key=True)
+    value: Mapped[str] = mapped_column(String(63), primary_key=True)
+    created_at: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(
+        ForeignKey("jobs_jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+
+
 class DependencyRow(Base):
     """One job that another comes after."""
 
@@ -140,6 +157,7 @@ class AttemptRow(Base):
             postgresql_where=text("state <> 'ended'"),
         ),
         Index("ix_jobs_attempts_state", "cluster_id", "state"),
+        Index("ix_jobs_attempts_admitted", "cluster_id", "admitted_at", "id"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)

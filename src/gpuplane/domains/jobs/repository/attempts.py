@@ -78,6 +78,23 @@ def list_open_versions(session: ReadSession) -> list[tuple[AttemptId, int, JobId
     return [(row[0], row[1], row[2], row[3]) for row in session.sql.execute(query)]
 
 
+def list_in_window(
+    session: ReadSession, cluster_id: ClusterId, since: int, until: int, limit: int
+) -> list[Attempt]:
+    """Return a cluster's attempts that touched a window, by admission."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.cluster_id == cluster_id,
+            attempts.c.admitted_at < until,
+            attempts.c.ended_at.is_(None) | (attempts.c.ended_at > since),
+        )
+        .order_by(attempts.c.admitted_at, attempts.c.id)
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
 def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:
     """Return stopping attempts whose backend was not told yet."""
     query = (

@@ -329,3 +329,91 @@ class WorkspaceOut(Body):
     digest: str
     size_bytes: Annotated[int, Field(ge=0)]
     is_new: bool
+
+
+class JobEventOut(Body):
+    """Something that happened to a job."""
+
+    id: UUID
+    at: InstantOut
+    kind: str
+    actor: str
+    reason: str
+    message: str
+    data: dict[str, Any]
+    audit: bool
+
+
+class TimelineRowOut(Body):
+    """One bar of a timeline; whose it is is told only to those who may read the job."""
+
+    job_id: UUID | None
+    name: str
+    tenant: str | None
+    project: str | None
+    priority: str | None
+    job_type: str | None
+    status: str
+    attempt: int | None
+    is_estimate: bool
+    """True for bars that have not begun: start and end are forecasts."""
+    admitted_at: InstantOut | None
+    start: InstantOut
+    end: InstantOut | None
+    """Absent while no end is known."""
+    is_end_estimated: bool
+    nodes: list[str]
+    gpu_count: int
+    gpu_type: str | None
+    reason: str
+
+
+class TimelineOut(Body):
+    """What a cluster did, does and is expected to do."""
+
+    cluster_id: UUID
+    cluster: str
+    simulated: bool
+    since: InstantOut
+    until: InstantOut
+    now: InstantOut
+    is_whole: bool
+    """False when the window holds more than is shown."""
+    rows: list[TimelineRowOut]
+
+
+class FreedOut(Body):
+    """From when on so many GPUs of a model are expected to be free."""
+
+    at: InstantOut
+    free: int
+
+
+class ModelResourcesOut(Body):
+    """GPUs of one model."""
+
+    gpu_type: str
+    total: int
+    free: int
+    busy: int
+    reserved: int
+    down: int
+    without_end: int
+    """GPUs held by jobs of which no end is known."""
+    forecast: list[FreedOut]
+
+
+class ClusterResourcesOut(Body):
+    """What a cluster has, what is free of it now, and when more is expected to be."""
+
+    cluster_id: UUID
+    cluster: str
+    simulated: bool
+    at: InstantOut
+    nodes: int
+    ready_nodes: int
+    cpu_cores_free: float
+    cpu_cores_total: float
+    memory_gb_free: float
+    memory_gb_total: float
+    gpus: list[ModelResourcesOut]

@@ -180,7 +180,7 @@ def _resources(body: JobIn) -> ResourceRequest:
                 )
     memory = asked.gpu_memory_gb
     return ResourceRequest(
-        gpu_count=0 if profile is not None else body.gpu_count,
+        gpu_count=1 if profile is not None else body.gpu_count,
         gpu_model=body.gpu_type,
         gpu_memory_mib=None if memory is None else gib_to_mib(Decimal(str(memory))),
         gpu_architecture=asked.gpu_architecture.lower() if asked.gpu_architecture else None,

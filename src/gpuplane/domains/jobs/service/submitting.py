@@ -6,6 +6,7 @@ from uuid import UUID
 
 from gpuplane.core.ids import JobId, ProjectId, TenantId, UserId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.scheduling.windows import find_next_window
 from gpuplane.core.workloads import DeploymentType, JobSpec, JobType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
@@ -13,12 +14,13 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import workspaces
 from gpuplane.domains.jobs.rules import DependencyState, Job, judge_gates
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import JobFacts
-from gpuplane.kit.errors import TooManyRequests
+from gpuplane.kit.errors import Conflict, TooManyRequests
 from gpuplane.kit.ids import new_id
 
 CONTAINER_KINDS = frozenset({"simulated", "kubernetes"})
@@ -88,9 +90,7 @@ def submit(
     if submission.idempotency_key is not None:
         earlier = repository.find_by_key(session, submission.tenant_id, submission.idempotency_key)
         if earlier is not None:
-            if earlier.array_id is not None:
-                return tuple(repository.list_array(session, earlier.array_id))
-            return (earlier,)
+            return _same_jobs(session, submission, earlier)
     spec = submission.spec
     cluster = check_submission(session, submission, now)
     size = submission.array_size or 1
@@ -111,6 +111,27 @@ def submit(
     if spec.scheduled_start or spec.deadline:
         session.wake("monitor")
     return tuple(rows)
+
+
+def _same_jobs(session: ReadSession, submission: Submission, earlier: Job) -> tuple[Job, ...]:
+    """Return the jobs of the first submit under a key; another body under it is refused."""
+    rows: tuple[Job, ...] = (earlier,)
+    if earlier.array_id is not None:
+        rows = tuple(repository.list_array(session, earlier.array_id))
+    asked = replace(submission.spec, priority=earlier.spec.priority)
+    size = len(rows) if earlier.array_id is not None else None
+    same = (asked, submission.project_id, submission.array_size) == (
+        earlier.spec,
+        earlier.project_id,
+        size,
+    )
+    if not same:
+        raise Conflict(
+            "Another job was submitted under this idempotency key.",
+            code="idempotency_key_reused",
+            fix="Use a new key for another job.",
+        )
+    return rows
 
 
 def check_submission(session: ReadSession, submission: Submission, now: int) -> Cluster | None:
@@ -134,6 +155,7 @@ def check_submission(session: ReadSession, submission: Submission, now: int) -> 
     _check_backend(spec, candidates)
     _check_gpus(spec, candidates)
     _check_instants(spec, now)
+    _check_named(session, submission)
     return cluster
 
 
@@ -170,6 +192,12 @@ def _check_backend(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
             f"deployment_type {spec.deployment_type} cannot run on {kinds}.",
             field="deployment_type",
             fix="Use process on local clusters and docker where containers run.",
+        )
+    if not spec.execution.command and all(cluster.kind == "local" for cluster in candidates):
+        raise BadJob(
+            "A process needs a command.",
+            field="spec.command",
+            fix='Write it as a list, such as ["python3", "train.py"].',
         )
 
 
@@ -216,6 +244,42 @@ def _check_instants(spec: JobSpec, now: int) -> None:
             field="scheduled_start",
             fix="Start before the deadline, or move the deadline.",
         )
+    if spec.window is not None:
+        opening = find_next_window(spec.window, max(now, start or now))
+        last = spec.deadline
+        if opening is None or (last is not None and opening[0] >= last):
+            raise BadJob(
+                "The window never opens before the deadline."
+                if opening is not None
+                else "The window never opens.",
+                field="window",
+                fix="Give a window that opens before the deadline, or leave one of them out.",
+            )
+
+
+def _check_named(session: ReadSession, submission: Submission) -> None:
+    """Refuse a working directory that was not uploaded, and jobs that are not there to be near."""
+    digest = submission.spec.execution.workspace_digest
+    if digest is not None and not workspaces.has_workspace(session, submission.tenant_id, digest):
+        raise BadJob(
+            "No working directory of this digest was uploaded by this tenant.",
+            field="spec.workspace_digest",
+            fix="Upload it with POST /api/v1/workspaces first.",
+        )
+    placement = submission.spec.placement
+    for name, ids in (
+        ("placement.co_locate_with", placement.co_locate_with),
+        ("placement.separate_from", placement.separate_from),
+    ):
+        known = repository.load_jobs(session, ids)
+        for index, job_id in enumerate(ids):
+            found = known.get(JobId(job_id))
+            if found is None or found.tenant_id != submission.tenant_id:
+                raise BadJob(
+                    f"There is no job {job_id} in this tenant.",
+                    field=f"{name}[{index}]",
+                    fix="Name a job of this tenant.",
+                )
 
 
 def _check_limits(

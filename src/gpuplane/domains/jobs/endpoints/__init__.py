@@ -1,0 +1,19 @@
+"""HTTP of jobs, one file a purpose; `router` holds all of it."""
+
+from fastapi import APIRouter
+
+from gpuplane.domains.jobs.endpoints import (
+    changing,
+    logs,
+    planning,
+    reading,
+    submitting,
+    workspaces,
+)
+from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
+
+router = APIRouter(tags=["jobs"])
+for part in (submitting, changing, reading, logs, planning, workspaces):
+    router.routes.extend(part.router.routes)
+
+__all__ = ["WorkspaceFolder", "router"]

@@ -1,0 +1,194 @@
+"""HTTP of what jobs write: logs in ranges or followed, as text or as server-sent events."""
+
+import codecs
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from gpuplane.backends.interface import BackendError, LogChunk, OffsetGone, ReadsLogs, Stream
+from gpuplane.core.lifecycle.jobs import Condition
+from gpuplane.db.calls import Call, CallDep
+from gpuplane.domains.jobs import service
+from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of
+from gpuplane.domains.jobs.errors import LogsGone
+from gpuplane.domains.jobs.schemas import LogsOut
+from gpuplane.domains.jobs.service import Attempt, Output
+from gpuplane.kit.access import Permission, requires
+from gpuplane.kit.errors import ProductError, Unavailable
+
+router = APIRouter()
+
+DEFAULT_BYTES = 65_536
+MAX_BYTES = 1_048_576
+MAX_OFFSET = 2**62
+POLL_S = 0.1
+"""How often a follower looks for an attempt that has not begun: no event names one job's start."""
+NOTHING_KEPT = "NothingKept"
+"""The word of backends for output that was never written or is forgotten."""
+EVENT_STREAM = "text/event-stream"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+Offset = Annotated[int, Query(ge=0, lt=MAX_OFFSET, description="Byte of the stream to begin at.")]
+Number = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which attempt; the latest.")]
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_model=LogsOut,
+    responses={200: {"content": {EVENT_STREAM: {}, "text/plain": {}}}},
+)
+@requires(Permission.JOB_READ)
+async def read_logs(
+    call: CallDep,
+    request: Request,
+    job_id: UUID,
+    rank: Annotated[int, Query(ge=0, le=10_000)] = 0,
+    stream: Stream = Stream.STDOUT,
+    offset: Offset = 0,
+    limit_bytes: Annotated[int, Query(ge=1, le=MAX_BYTES)] = DEFAULT_BYTES,
+    attempt: Number = None,
+    stderr_offset: Offset = 0,
+    *,
+    follow: Annotated[
+        bool, Query(description="Stream both streams of every rank as they are written.")
+    ] = False,
+) -> LogsOut | StreamingResponse:
+    """Return a range of one stream, or follow all of an attempt and of those after it."""
+    found = await call.read(lambda s: service.get_output(s, call.principal, job_id, attempt))
+    if follow or EVENT_STREAM in request.headers.get("accept", ""):
+        is_events = EVENT_STREAM in request.headers.get("accept", "")
+        chunks = _follow(call, found, offset, stderr_offset, only_one=attempt is not None)
+        return StreamingResponse(
+            _events(chunks) if is_events else _plain(chunks),
+            media_type=EVENT_STREAM if is_events else "text/plain; charset=utf-8",
+            headers=HEADERS,
+        )
+    return await _range(call, found, rank, stream, offset, limit_bytes)
+
+
+async def _range(
+    call: Call, found: Output, rank: int, stream: Stream, offset: int, limit_bytes: int
+) -> LogsOut:
+    chunk: LogChunk | None = None
+    if found.attempt is not None and found.attempt.ensured_at is not None:
+        await audit(call, found, "job.logs_read", f"{call.principal.name} read its log.")
+        reader = able(find_backend(call, found.attempt), ReadsLogs, "give logs back")  # type: ignore[type-abstract]  # a protocol is asked for
+        try:
+            chunk = await reader.read_logs(ref_of(found.attempt), rank, stream, offset, limit_bytes)
+        except BackendError as error:
+            raise _gone(error) from error
+    data = b"" if chunk is None else chunk.data
+    start = offset if chunk is None else chunk.offset
+    text, used = _text(data, is_end=found.is_over and len(data) < limit_bytes)
+    return LogsOut(
+        job_id=found.job.id,
+        attempt=0 if found.attempt is None else found.attempt.number,
+        rank=rank,
+        stream=str(stream),
+        offset=start,
+        next_offset=start + used,
+        text=text,
+        is_over=found.is_over and not data,
+    )
+
+
+def _text(data: bytes, *, is_end: bool) -> tuple[str, int]:
+    """Return bytes as text and how many were used; half a character is left for the next range."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=is_end)
+    left = b"" if is_end else decoder.getstate()[0]
+    return text, len(data) - len(left)
+
+
+async def _follow(
+    call: Call, found: Output, stdout_offset: int, stderr_offset: int, *, only_one: bool
+) -> AsyncIterator[tuple[Attempt, LogChunk] | ProductError]:
+    """Yield what attempts write, one after another, until the job is over."""
+    while True:
+        while found.attempt is None or (found.attempt.ensured_at is None and not found.is_over):
+            if found.is_last or found.job.condition is Condition.PAUSED:
+                return
+            await call.clock.sleep(POLL_S)
+            before = found
+            found = await call.read(lambda s, before=before: service.current(s, before))  # type: ignore[misc]  # bound now
+        attempt = found.attempt
+        if attempt.ensured_at is not None:
+            await audit(call, found, "job.logs_followed", f"{call.principal.name} follows its log.")
+            try:
+                reader = able(find_backend(call, attempt), ReadsLogs, "give logs back")  # type: ignore[type-abstract]  # a protocol is asked for
+                ranks = [replica.rank for replica in attempt.replicas]
+                async for chunk in reader.follow_logs(
+                    ref_of(attempt), ranks, stdout_offset, stderr_offset
+                ):
+                    yield attempt, chunk
+            except BackendError as error:
+                yield _gone(error)
+                return
+            except ProductError as error:
+                yield error
+                return
+        if only_one:
+            return
+        stdout_offset = stderr_offset = 0
+        last = found
+        while True:
+            found = await call.read(lambda s, last=last: service.next_attempt(s, last))  # type: ignore[misc]  # bound now
+            paused = found.job.condition is Condition.PAUSED
+            if found.attempt is not None:
+                break
+            if found.is_last or paused:
+                return
+            await call.clock.sleep(POLL_S)
+
+
+async def _plain(
+    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError],
+) -> AsyncIterator[bytes]:
+    async for item in chunks:
+        if isinstance(item, ProductError):
+            yield f"\n[{item.code}] {item.detail}\n".encode()
+        else:
+            yield item[1].data
+
+
+async def _events(
+    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError],
+) -> AsyncIterator[bytes]:
+    """Yield server-sent events; text that ends within a character waits for its rest."""
+    decoders: dict[tuple[UUID, int, str], codecs.IncrementalDecoder] = {}
+    async for item in chunks:
+        if isinstance(item, ProductError):
+            said = {"code": item.code, "detail": item.detail, "fix": item.fix}
+            yield f"event: error\ndata: {json.dumps(said)}\n\n".encode()
+            continue
+        attempt, chunk = item
+        key = (attempt.id, chunk.rank, str(chunk.stream))
+        decoder = decoders.setdefault(key, codecs.getincrementaldecoder("utf-8")("replace"))
+        data = {
+            "attempt": attempt.number,
+            "rank": chunk.rank,
+            "stream": str(chunk.stream),
+            "offset": chunk.offset,
+            "next_offset": chunk.offset + len(chunk.data),
+            "at": chunk.at,
+            "text": decoder.decode(chunk.data),
+        }
+        yield f"event: log\ndata: {json.dumps(data)}\n\n".encode()
+    yield b"event: end\ndata: {}\n\n"
+
+
+def _gone(error: BackendError) -> ProductError:
+    if isinstance(error, OffsetGone):
+        return LogsGone(
+            f"{error.message}.",
+            field="offset",
+            fix=f"Begin at {error.oldest_offset}.",
+            extra={"oldest_offset": error.oldest_offset},
+        )
+    if error.word == NOTHING_KEPT:
+        return LogsGone(f"{error.message}.", fix="Its output was never written or is pruned.")
+    return Unavailable(f"{error.message}.", code="logs_unavailable", retry_after_s=2)

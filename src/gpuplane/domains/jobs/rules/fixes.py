@@ -1,0 +1,81 @@
+"""What a person can do about each reason, for jobs whose reason was stored without its fix."""
+
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.reasons import Word
+
+FIXES: dict[str, str] = {
+    Word.SCHEDULED_START: "Wait, or submit it again with another scheduled_start.",
+    Word.DEPENDENCY: "Wait for the jobs it comes after, or look at what they wait for.",
+    Word.DEPENDENCY_FAILED: "Retry that job, then this one; or submit this one without `after`.",
+    Word.ARRAY_LIMIT: "Wait, or submit the array with a higher limit.",
+    Word.BACKING_OFF: "Wait for the next try, or look at its log for the cause.",
+    Word.BREAKER_OPEN: "Find the cause in its log, then retry it by hand.",
+    Word.PAUSED: "Resume it.",
+    Word.FROZEN: "Wait until an operator thaws the cluster, or use another cluster.",
+    Word.NO_CLUSTER: "Name a cluster, or have one granted to the tenant.",
+    Word.QUOTA_EXCEEDED: "Wait for jobs of the queue to end, ask for less, or have its quota "
+    "raised.",
+    Word.BORROWING_LIMIT: "Wait for jobs of the queue to end, or have its borrowing limit raised.",
+    Word.LOCAL_QUEUE_LIMIT: "Wait for jobs of the tenant's queue to end, or have its limit raised.",
+    Word.REQUEST_EXCEEDS_QUOTA: "Ask for less than the queue can ever give, or have its quota "
+    "raised.",
+    Word.NO_QUEUE: "Have an operator create a LocalQueue for the tenant, or name another queue.",
+    Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",
+    Word.NOT_READY: "Wait for the nodes to come back, or ask an operator about them.",
+    Word.CORDONED: "Wait until an operator uncordons the nodes.",
+    Word.MAINTENANCE: "Wait for the end of the maintenance, or state a shorter duration.",
+    Word.UNTOLERATED_TAINT: "Add a toleration for the taint, or have it removed.",
+    Word.SELECTOR: "Loosen the node selector.",
+    Word.GPU_MODEL: "Ask for another GPU model, or for any.",
+    Word.GPU_MEMORY: "Ask for less memory per GPU.",
+    Word.GPU_ARCHITECTURE: "Ask for another architecture, or for any.",
+    Word.MIG_UNAVAILABLE: "Wait, or ask for another MIG profile.",
+    Word.RDMA: "Ask for another fabric, or for none.",
+    Word.NODE_TOO_SMALL: "Ask for less in one replica.",
+    Word.CPU: "Wait, or ask for fewer cores.",
+    Word.MEMORY: "Wait, or ask for less memory.",
+    Word.EPHEMERAL_STORAGE: "Wait, or ask for less ephemeral storage.",
+    Word.GPU_COUNT: "Wait, or ask for fewer GPUs.",
+    Word.TOPOLOGY: "Wait, or make the topology a preference instead of a requirement.",
+    Word.AFFINITY: "Wait, or loosen co_locate_with, separate_from or spreading.",
+    Word.RESERVED: "Wait for the end of the reservation, or use it.",
+    Word.GANG: "Wait, or ask for fewer replicas or a lower minimum.",
+    Word.TIME_WINDOW: "Wait for the window to open, or submit it with another one.",
+    Word.PREEMPTED: "Wait: it stands in line again; a higher priority is preempted less.",
+    Word.TIMED_OUT: "Raise max_duration_seconds, then retry it.",
+    Word.DEADLINE_MISSED: "Submit it with a later deadline.",
+    Word.BUDGET_EXCEEDED: "Submit it with a higher budget_limit.",
+    Word.NON_ZERO_EXIT: "Read its log for the cause, then retry it.",
+    Word.SIGNALLED: "Read its log for the cause, then retry it.",
+    Word.OUT_OF_MEMORY: "Ask for more memory, then retry it.",
+    Word.START_FAILED: "Read the message for what could not be started, then retry it.",
+    Word.START_TIMEOUT: "Look whether its cluster is well, then retry it.",
+    Word.UNHEALTHY: "Read its log, and check its health path and port.",
+    Word.NODE_LOST: "Wait: it goes on when the node is seen again, or is tried elsewhere.",
+    Word.SUPERVISOR_LOST: "Retry it; what watched it is gone.",
+    Word.GPU_FAILED: "Retry it; it will be given other GPUs.",
+    Word.CANCELLED: "Retry it if it was cancelled by mistake.",
+    Word.SUSPENDED: "Resume it.",
+    Word.DRAINED: "Wait: it is moved to another node.",
+    Word.WINDOW_CLOSED: "Wait: it goes on when its window opens again.",
+}
+
+_STATUS_SENTENCES: dict[JobStatus, str] = {
+    JobStatus.PENDING: "It has not stood in line yet.",
+    JobStatus.QUEUED: "It stands in line and was not looked at yet.",
+    JobStatus.SCHEDULED: "It was admitted and is being started.",
+    JobStatus.RUNNING: "It runs.",
+    JobStatus.COMPLETED: "It completed.",
+    JobStatus.FAILED: "It failed.",
+    JobStatus.CANCELLED: "It was cancelled.",
+    JobStatus.PREEMPTED: "It was preempted and will stand in line again.",
+}
+
+
+def describe_standing(status: JobStatus, condition: Condition) -> str:
+    """Return the sentence for a job whose reason says nothing of its own."""
+    if condition is Condition.STOPPING:
+        return "It is being stopped and keeps its devices until it is over."
+    if condition is Condition.UNREACHABLE:
+        return "Its node cannot be reached; it keeps its devices."
+    return _STATUS_SENTENCES[status]

@@ -1,0 +1,144 @@
+"""Lists of jobs, and what is shown beside each: the names of where and whose it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId, JobId, ProjectId, TenantId, UserId
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.billing import service as billing
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import listing
+from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
+from gpuplane.domains.jobs.rules.outputs import mask_outputs
+from gpuplane.domains.jobs.service.rights import get_job
+from gpuplane.domains.jobs.service.submitting import Submission
+from gpuplane.kit.access import Permission, Principal
+from gpuplane.kit.pagination import Page, PageRequest
+
+SORT_NEWEST = "-created_at"
+SORTS = ("created_at", "-created_at", "name", "-name")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What people call the things that jobs name by id."""
+
+    tenants: Mapping[TenantId, str]
+    projects: Mapping[ProjectId, str]
+    users: Mapping[UserId, str]
+    clusters: Mapping[ClusterId, Cluster]
+    costs: Mapping[JobId, int]
+    """What jobs that hold devices have cost until now, in micro-units."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job with everything that is shown beside it."""
+
+    job: Job
+    names: Names
+    outputs: Mapping[str, object]
+    attempts: tuple[Attempt, ...]
+    dependencies: tuple[DependencyState, ...]
+    array: tuple[JobId, ...]
+
+
+def list_jobs(
+    session: ReadSession, principal: Principal, wanted: JobFilter, page: PageRequest, sort: str
+) -> tuple[Page[Job], Names]:
+    """Return one page of the jobs the caller may read, with the names to show."""
+    scope = principal.rows(Permission.JOB_READ)
+    places: list[tuple[str, UUID]] | None = None
+    if not scope.everything:
+        places = [("tenant_id", each) for each in sorted(scope.tenant_ids)]
+        places += [("project_id", each) for each in sorted(scope.project_ids)]
+    found = listing.list_jobs(session, wanted, places, page, sort)
+    return found, load_names(session, found.items)
+
+
+def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None) -> Names:
+    """Return what people call the things these jobs name.
+
+    Args:
+        session: Where to read.
+        jobs: The jobs to be shown.
+        now: When given, what jobs without an end have cost until then is computed too.
+    """
+    tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs})
+    projects = identity.projects_by_ids(session, {job.project_id for job in jobs})
+    users = identity.users_by_ids(session, {job.user_id for job in jobs})
+    costs: dict[JobId, int] = {}
+    if now is not None:
+        open_ones = {job.id: job for job in jobs if job.current_attempt_id is not None}
+        for job_id, cost in billing.actual_costs(session, list(open_ones), now).items():
+            costs[job_id] = cost.total_micro(open_ones[job_id].currency)
+    return Names(
+        tenants={key: each.name for key, each in tenants.items()},
+        projects={key: each.name for key, each in projects.items()},
+        users={key: each.name for key, each in users.items()},
+        clusters={each.id: each for each in clusters.list_clusters(session)},
+        costs=costs,
+    )
+
+
+def view_job(session: ReadSession, principal: Principal, job_id: UUID, now: int) -> JobView:
+    """Return one job with everything shown beside it."""
+    return view_of(session, get_job(session, principal, job_id), now)
+
+
+def load_submit_names(session: ReadSession, submission: Submission) -> Names:
+    """Return the names to show for a job before it is stored, so that its unit stays short."""
+    tenants = identity.tenants_by_ids(session, {submission.tenant_id})
+    projects = identity.projects_by_ids(session, {submission.project_id})
+    users = identity.users_by_ids(session, {submission.user_id})
+    return Names(
+        tenants={key: each.name for key, each in tenants.items()},
+        projects={key: each.name for key, each in projects.items()},
+        users={key: each.name for key, each in users.items()},
+        clusters={each.id: each for each in clusters.list_clusters(session)},
+        costs={},
+    )
+
+
+def view_submitted(jobs: Sequence[Job], names: Names) -> JobView:
+    """Return the first of the jobs just submitted, with the array they are."""
+    first = jobs[0]
+    array = tuple(job.id for job in jobs) if first.array_id is not None else ()
+    return JobView(first, names, dict(first.outputs), (), (), array)
+
+
+def view_of(session: ReadSession, job: Job, now: int) -> JobView:
+    """Return a job, which the caller may read, with everything shown beside it."""
+    sealed = repository.list_sealed_outputs(session, job.id)
+    array: tuple[JobId, ...] = ()
+    if job.array_id is not None:
+        array = tuple(repository.list_array_ids(session, job.array_id))
+    return JobView(
+        job=job,
+        names=load_names(session, [job], now),
+        outputs=mask_outputs(job.outputs, list(sealed)),
+        attempts=tuple(attempts_repository.list_attempts(session, job.id)),
+        dependencies=repository.list_dependencies(session, job.id),
+        array=array,
+    )
+
+
+def list_attempts(
+    session: ReadSession, principal: Principal, job_id: UUID
+) -> tuple[Job, tuple[Attempt, ...]]:
+    """Return a job with its attempts, first to last."""
+    job = get_job(session, principal, job_id)
+    return job, tuple(attempts_repository.list_attempts(session, job.id))
+
+
+def list_checkpoints(
+    session: ReadSession, principal: Principal, job_id: UUID
+) -> list[dict[str, object]]:
+    """Return the checkpoints a job keeps, newest first."""
+    job = get_job(session, principal, job_id)
+    return [dict(row) for row in attempts_repository.list_checkpoints(session, job.id)]

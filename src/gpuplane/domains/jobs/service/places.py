@@ -1,0 +1,64 @@
+"""In which project a job is submitted, and which cluster a name means."""
+
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId, ProjectId, TenantId
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.identity.service import Project
+from gpuplane.domains.jobs.errors import BadJob
+from gpuplane.kit.access import Permission, Principal
+
+
+def choose_project(
+    session: ReadSession,
+    principal: Principal,
+    tenant_id: TenantId | None,
+    project_id: ProjectId | None,
+    name: str | None,
+) -> Project:
+    """Return the project a job is submitted in: the one named, or the caller's own.
+
+    Raises:
+        BadJob: If there is no such project, or two are named.
+        Forbidden: If the caller may not submit there.
+    """
+    if name is not None and project_id is not None:
+        raise BadJob(
+            "Both project and project_id are given.", field="project_id", fix="Give one of them."
+        )
+    if name is not None:
+        found = _by_name(session, tenant_id or principal.tenant_id, name)
+    else:
+        wanted = project_id
+        if wanted is None and tenant_id not in (None, principal.tenant_id):
+            found = identity.find_project_in(session, TenantId(tenant_id or UUID(int=0)), "default")
+        else:
+            key = wanted or principal.project_id
+            found = identity.projects_by_ids(session, {key}).get(key)
+    is_hidden = found is not None and not principal.sees_tenant(found.tenant_id)
+    is_elsewhere = found is not None and tenant_id not in (None, found.tenant_id)
+    if found is None or is_hidden or is_elsewhere:
+        field = "project" if name is not None else "project_id"
+        raise BadJob(
+            "There is no such project in the tenant.",
+            field=field if project_id or name else "tenant_id",
+            fix="List the projects to see their names and ids.",
+        )
+    principal.require(Permission.JOB_WRITE, found.tenant_id, found.id, what="project")
+    return found
+
+
+def _by_name(session: ReadSession, tenant_id: TenantId, name: str) -> Project | None:
+    try:
+        key = ProjectId(UUID(name))
+    except ValueError:
+        return identity.find_project_in(session, tenant_id, name)
+    return identity.projects_by_ids(session, {key}).get(key)
+
+
+def find_cluster_id(session: ReadSession, key: str) -> ClusterId | None:
+    """Return the id of a cluster by its name or id, or None."""
+    cluster = clusters.find_cluster(session, key)
+    return None if cluster is None else cluster.id

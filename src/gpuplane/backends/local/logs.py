@@ -77,9 +77,18 @@ class ReplicaReader:
                 raise OffsetGone(stream, self._next[number], oldest)
 
     def read_new(self) -> list[LogChunk]:
-        """Return what was written since the last call, in order, at most a few megabytes."""
+        """Return what was written since the last call, in order; empty only when all is read.
+
+        One index segment's worth at most, so a long log comes in several calls.
+        """
         chunks: list[LogChunk] = []
-        for piece in _joined(self._new_pieces(self._read_entries())):
+        while not chunks and (entries := self._read_entries()):
+            chunks += self._chunks(entries)
+        return chunks
+
+    def _chunks(self, entries: bytes) -> list[LogChunk]:
+        chunks: list[LogChunk] = []
+        for piece in _joined(self._new_pieces(entries)):
             offset, data = piece.offset, b""
             try:
                 data = read_stream(self.folder, piece.stream, piece.offset, piece.length)
@@ -107,8 +116,8 @@ class ReplicaReader:
 
     def _new_pieces(self, entries: bytes) -> Iterator["_Piece"]:
         for at_ms, offset, length, number in ENTRY.iter_unpack(entries):
-            end = offset + length
-            start = max(offset, self._next[number])
+            # From where we are, not from the entry's start: bytes whose entry is gone come too.
+            start, end = self._next[number], offset + length
             if start < end:
                 self._next[number] = end
                 yield _Piece(Stream(STREAMS[number]), start, end - start, at_ms)

@@ -107,13 +107,15 @@ def _read(path: Path, max_bytes: int) -> tuple[str, int | None]:
         return "", None
     except OSError as error:
         raise _Malformed(f"cannot be read: {error.strerror}") from error
-    with os.fdopen(handle, "rb") as file:
+    try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
             raise _Malformed("is not a regular file")
         if facts.st_size > max_bytes:
             raise _Malformed(f"has {facts.st_size} bytes, more than the {max_bytes} that are read")
-        data = file.read(max_bytes)
+        data = os.pread(handle, max_bytes, 0)
+    finally:
+        os.close(handle)
     try:
         return data.decode(), facts.st_mtime_ns // 1_000_000
     except UnicodeDecodeError as error:

@@ -7,7 +7,6 @@ what reads artifacts later is the control plane. A file is linked, not copied, w
 from __future__ import annotations
 
 import os
-import shutil
 
 FILE_LIMIT = 10_000
 """Most artifacts of one attempt; a pattern that matches more names a tree, not a result."""
@@ -67,4 +66,6 @@ def _keep(path: str, target: str) -> None:
     try:
         os.link(path, target, follow_symlinks=False)
     except OSError:
+        import shutil  # another file system, or one without links
+
         shutil.copyfile(path, target, follow_symlinks=False)

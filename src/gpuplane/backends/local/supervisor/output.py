@@ -61,6 +61,17 @@ class SegmentedFile:
         self.end += written
         return written
 
+    def append_whole(self, data: bytes) -> bool:
+        """Write all bytes at the end or none; False when the disk has no place for them."""
+        before = self.end
+        if self.append(data) == len(data):
+            return True
+        if self._handle >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, before - self._starts[-1])
+        self.end = before
+        return False
+
     def close(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
@@ -103,7 +114,7 @@ class OutputLog:
             if not written:
                 self.dropped_bytes += len(data)
                 return
-            if not self.index.append(ENTRY.pack(at_ms, start, written, stream)):
+            if not self.index.append_whole(ENTRY.pack(at_ms, start, written, stream)):
                 self.dropped_bytes += written
             data = data[written:]
 

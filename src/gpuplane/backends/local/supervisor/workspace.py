@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +117,8 @@ def _make_folders(root: str, path: str) -> None:
 def _write(path: str, source: IO[bytes], mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as target:
-        shutil.copyfileobj(source, target, _COPY_BYTES)
+        while data := source.read(_COPY_BYTES):
+            target.write(data)
 
 
 def _copy_linked(root: str, path: str, original: str) -> None:

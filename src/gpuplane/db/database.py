@@ -271,7 +271,7 @@ class Database:
 
 def _public(error: BaseException) -> BaseException:
     """Return what the caller of a unit should see for a database error."""
-    if isinstance(error, OperationalError):
+    if isinstance(error, OperationalError) and "readonly" not in str(error.orig):
         full = "full" in str(error.orig).lower()
         away = Unavailable(
             "The disk that holds the database is full."

@@ -1,0 +1,159 @@
+"""Units of work: durable together, undone alone, run again when the database asks for it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from gpuplane.db.database import Database
+from gpuplane.db.sessions import ReadSession, WriteSession
+
+metadata = MetaData()
+rows = Table(
+    "test_rows",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("value", Integer, nullable=False),
+)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url)
+    metadata.create_all(opened.engine)
+    yield opened
+    opened.close()
+
+
+def put(session: WriteSession, key: int, value: int = 0) -> int:
+    session.execute(insert(rows).values(id=key, value=value))
+    return key
+
+
+def count(session: ReadSession) -> int:
+    return len(session.rows(select(rows)))
+
+
+async def test_what_a_unit_wrote_is_there_when_the_call_returns(database: Database) -> None:
+    assert await database.write("test.put", lambda s: put(s, 1)) == 1
+    assert await database.read(count) == 1
+
+
+async def test_a_unit_that_fails_leaves_nothing_and_hurts_no_other(database: Database) -> None:
+    def half(session: WriteSession) -> None:
+        put(session, 100)
+        put(session, 1)
+        put(session, 1)
+
+    results = await asyncio.gather(
+        *(database.write("test.put", lambda s, k=key: put(s, k)) for key in range(10, 30)),
+        database.write("test.half", half),
+        *(database.write("test.put", lambda s, k=key: put(s, k)) for key in range(30, 50)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, IntegrityError) for each in results) == 1
+    keys = await database.read(lambda s: {row["id"] for row in s.rows(select(rows))})
+    assert keys == set(range(10, 50))
+
+
+async def test_updates_from_many_callers_are_never_lost(database: Database) -> None:
+    await database.write("test.put", lambda s: put(s, 1))
+
+    def add_one(session: WriteSession) -> None:
+        session.execute(update(rows).where(rows.c.id == 1).values(value=rows.c.value + 1))
+
+    await asyncio.gather(*(database.write("test.add", add_one) for _ in range(200)))
+    assert await database.read(lambda s: s.scalar(select(rows.c.value))) == 200
+
+
+async def test_a_read_session_cannot_write(database: Database) -> None:
+    def sneak(session: ReadSession) -> None:
+        session.sql.execute(insert(rows).values(id=1, value=1))
+
+    with pytest.raises(DBAPIError, match="(?i)read.?only"):
+        await database.read(sneak)
+    assert await database.read(count) == 0
+
+
+async def test_loops_are_woken_only_after_the_commit(database: Database) -> None:
+    woken: list[tuple[set[str], int]] = []
+    done = asyncio.Event()
+
+    def listen(names: set[str]) -> None:
+        woken.append((names, database.read_now(count)))
+        done.set()
+
+    database.on_commit(listen)
+
+    def unit(session: WriteSession) -> None:
+        put(session, 1)
+        session.wake("scheduler")
+
+    await database.write("test.put", unit)
+    await asyncio.wait_for(done.wait(), 5)
+    assert woken == [({"scheduler"}, 1)]
+
+
+async def test_a_unit_that_fails_wakes_nobody(database: Database) -> None:
+    woken: list[set[str]] = []
+    database.on_commit(woken.append)
+
+    def unit(session: WriteSession) -> None:
+        session.wake("scheduler")
+        raise LookupError("refused")
+
+    with pytest.raises(LookupError, match="refused"):
+        await database.write("test.refuse", unit)
+    await database.write("test.put", lambda s: put(s, 1))
+    assert woken == []
+
+
+async def test_a_reader_sees_one_consistent_view(database: Database) -> None:
+    await database.write("test.put", lambda s: put(s, 1))
+    loop = asyncio.get_running_loop()
+
+    def look_twice(session: ReadSession) -> tuple[int, int]:
+        first = count(session)
+        asyncio.run_coroutine_threadsafe(
+            database.write("test.put", lambda s: put(s, 2)), loop
+        ).result(5)
+        return first, count(session)
+
+    assert await database.read(look_twice) == (1, 1)
+    assert await database.read(count) == 2
+
+
+async def test_the_times_of_each_unit_are_counted(database: Database) -> None:
+    await database.write("test.put", lambda s: put(s, 1))
+    assert database.times["test.put"].count == 1
+
+
+@pytest.mark.postgresql
+async def test_units_that_lock_in_opposite_order_both_succeed(postgresql_url: str) -> None:
+    database = Database(postgresql_url)
+    metadata.create_all(database.engine)
+    try:
+        for key in (1, 2):
+            await database.write("test.put", lambda s, k=key: put(s, k))
+        meet = threading.Barrier(2, timeout=5)
+        met: set[int] = set()
+
+        def cross(session: WriteSession, first: int, second: int) -> None:
+            bump = update(rows).values(value=rows.c.value + 1)
+            session.execute(bump.where(rows.c.id == first))
+            if first not in met:
+                met.add(first)
+                meet.wait()
+            session.execute(bump.where(rows.c.id == second))
+
+        await asyncio.gather(
+            database.write("test.cross", lambda s: cross(s, 1, 2)),
+            database.write("test.cross", lambda s: cross(s, 2, 1)),
+        )
+        values = await database.read(lambda s: [row["value"] for row in s.rows(select(rows))])
+        assert values == [2, 2]
+    finally:
+        database.close()

@@ -11,6 +11,7 @@ import pytest
 from gpuplane.backends.interface import (
     Backend,
     BackendError,
+    ObservesChanges,
     Phase,
     StaleEpoch,
     Tombstoned,
@@ -290,3 +291,21 @@ async def test_what_runs_is_found_again_after_a_restart(factory: BackendFactory)
     await again.evict(running.ref, 5.0, Word.CANCELLED)
     [replica] = await until_over(factory, again, running.ref)
     assert replica.reason == Word.CANCELLED
+
+
+async def test_a_turn_is_told_only_what_changed(factory: BackendFactory, backend: Backend) -> None:
+    if not isinstance(backend, ObservesChanges):
+        pytest.skip("this backend does not tell what changed")
+    plan = a_plan(node_name=factory.node_name, duration_s=LONG_S)
+    await backend.ensure_workload(plan, {})
+    [running] = await until_phase(factory, backend, plan.ref, Phase.RUNNING)
+    first = await backend.observe_replicas_since("")
+    assert running in first.replicas
+    assert first.generation == (await backend.observe()).generation
+    assert (await backend.observe_replicas_since(first.cursor)).replicas == ()
+    await backend.evict(plan.ref, 5.0, Word.CANCELLED)
+    [over] = await until_over(factory, backend, plan.ref)
+    later = await backend.observe_replicas_since(first.cursor)
+    assert later.replicas[-1] == over
+    assert (await backend.observe_replicas_since(later.cursor)).replicas == ()
+    assert over in (await backend.observe_replicas_since("")).replicas

@@ -5,9 +5,10 @@ the last one ended. Never waits for a job: a verb returns when it has been recor
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,6 +59,9 @@ _COMMAND_THREADS = 16
 
 NOTHING_KEPT = "NothingKept"
 """The word of a BackendError for an attempt of which nothing is kept."""
+
+NOT_DONE = "NotDone"
+"""The word of a BackendError for what this machine refused, such as a write to a full disk."""
 
 
 class LocalBackend:
@@ -121,15 +125,18 @@ class LocalBackend:
     async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Start the attempt unless it was started already or was evicted; see `Backend`."""
         check_plan(plan, secrets)
-        await asyncio.to_thread(self._ensure, plan, secrets)
+        with _told(Word.START_FAILED):
+            await asyncio.to_thread(self._ensure, plan, secrets)
 
     async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
         """Stop an attempt, or forbid its start; see `Backend`."""
-        await asyncio.to_thread(self._evict, ref, grace_s, reason)
+        with _told(NOT_DONE):
+            await asyncio.to_thread(self._evict, ref, grace_s, reason)
 
     async def forget(self, ref: AttemptRef) -> None:
         """Drop what is kept of an attempt that is over; see `Backend`."""
-        await asyncio.to_thread(self._forget, ref)
+        with _told(NOT_DONE):
+            await asyncio.to_thread(self._forget, ref)
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a supervisor wrote something new, or after timeout_s; see `Backend`."""
@@ -160,14 +167,18 @@ class LocalBackend:
             (folder.path, IN_MOVED_TO | IN_CREATE),
         )
         try:
+            is_over = False
             while True:
-                is_over = await asyncio.to_thread(self._is_over, folder)
-                chunks = merge_ranks([reader.read_new() for reader in readers])
+                chunks = await asyncio.to_thread(_read_new, readers)
                 for chunk in chunks:
                     yield chunk
-                if is_over and not chunks:
+                if chunks:
+                    continue
+                if is_over:
                     return
-                if not chunks:
+                # Once more after the end is known: what came in between is not lost.
+                is_over = await asyncio.to_thread(self._is_over, folder)
+                if not is_over:
                     await watch.changed(_FOLLOW_S)
         finally:
             watch.close()
@@ -320,3 +331,16 @@ class LocalBackend:
             return cgroups.describe(base)
         key = hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:12]
         return cgroups.find_support(f"gpuplane-{key}")
+
+
+def _read_new(readers: Sequence[ReplicaReader]) -> list[LogChunk]:
+    return merge_ranks([reader.read_new() for reader in readers])
+
+
+@contextlib.contextmanager
+def _told(word: str) -> Iterator[None]:
+    """Answer what the operating system refuses as an error of the contract."""
+    try:
+        yield
+    except OSError as error:
+        raise BackendError(word, f"this machine refuses: {error}") from error

@@ -29,7 +29,7 @@ class LocalInventory:
         """Return the generation and this machine as a node."""
         view = self._gpus.look()
         node = machine.observe_machine(
-            self._root, self._node_name, view.gpus, view.topology, view.message
+            self._node_name, view.gpus, view.topology, view.message
         )
         digest = _digest(node)
         with self._lock:

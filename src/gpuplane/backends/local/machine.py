@@ -9,9 +9,12 @@ from gpuplane.backends.interface import GpuObservation, NodeObservation
 
 _MIB = 1 << 20
 
+SHARED_DISK_MIB = 1 << 30
+"""Ephemeral storage offered here (1 PiB): processes share the machine's disk and nothing divides
+it, so the default request of 100 GiB must not keep a laptop from running a second job."""
+
 
 def observe_machine(
-    home: Path,
     node_name: str,
     gpus: tuple[GpuObservation, ...],
     topology: str | None,
@@ -24,7 +27,7 @@ def observe_machine(
         ready=True,
         cpu_milli=cpu_milli(),
         memory_mib=memory_mib(),
-        ephemeral_mib=disk_mib(home),
+        ephemeral_mib=SHARED_DISK_MIB,
         gpus=gpus,
         topology=topology,
         labels={
@@ -60,11 +63,6 @@ def memory_mib(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
             total = min(total, int(limit) // _MIB)
     return total
 
-
-def disk_mib(path: Path) -> int:
-    """Return the size of the file system that jobs write to, in MiB."""
-    facts = os.statvfs(path)
-    return facts.f_blocks * facts.f_frsize // _MIB
 
 
 def boot_id() -> str:

@@ -13,7 +13,6 @@ from gpuplane.backends.local.environments import compute_environment
 from gpuplane.backends.local.folders import AttemptFolder
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import JobType
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _TEXT_LIMIT = 131_072
@@ -125,7 +124,6 @@ def compute_payload(
         "artifacts": list(execution.artifacts),
         "port": execution.port,
         "health": _health(plan),
-        "is_service": plan.job_type is JobType.SERVICE,
         "restart": execution.restart.value,
         "restart_delay_s": settings.restart_delay_s,
         "restart_max_delay_s": settings.restart_max_delay_s,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpuplane.backends.local.supervisor.plan import Plan
 
 _TICK_LIMIT_S = 60.0
+_RETRY_S = 1.0
+"""How long after a record that the disk refused the next try comes."""
 _COMMAND_BYTES = 65_536
 
 
@@ -115,12 +117,14 @@ class Supervisor:
             env["PORT"] = str(port)
         if replica.prepare(env, port) is None:
             return
-        self.save()
-        replica.launch()
+        if self.save():
+            replica.launch()
+        else:
+            replica.abandon("its start record cannot be written; the disk may be full")
 
-    def save(self) -> None:
-        """Write the state record and tell whoever waits."""
-        self._write_state(is_over=False)
+    def save(self) -> bool:
+        """Write the state record and tell whoever waits; False when the disk refuses it."""
+        return self._write_state(is_over=False)
 
     def stop_all(self, reason: str, message: str, grace_s: float) -> None:
         """Ask every replica to end for good."""
@@ -191,6 +195,8 @@ class Supervisor:
         due = [at for replica in self.replicas if (at := replica.next_due()) is not None]
         if self._deadline is not None:
             due.append(self._deadline)
+        if self.dirty:
+            due.append(self.now() + _RETRY_S)
         wait_s = min([_TICK_LIMIT_S, *(max(0.0, at - self.now()) for at in due)])
         for handle, _ in self._poller.poll(int(wait_s * 1000) + 1):
             handler = self._handlers.get(handle)
@@ -272,9 +278,11 @@ class Supervisor:
             cgroup.remove(path)
         if self.plan.cgroup:
             cgroup.remove(f"{self.plan.cgroup}/{self.plan.attempt_id}")
-        self._write_state(is_over=True)
+        while not self._write_state(is_over=True):
+            # The end of a job is not given up for a full disk: the lock is held until it is known.
+            time.sleep(_RETRY_S)
 
-    def _write_state(self, *, is_over: bool) -> None:
+    def _write_state(self, *, is_over: bool) -> bool:
         self.dirty = False
         state = {
             "format": records.FORMAT,
@@ -293,4 +301,6 @@ class Supervisor:
         except OSError:
             # A full disk must not end the job; the record is tried again at the next wake-up.
             self.dirty = True
+            return False
         records.announce(self.plan.changes)
+        return True

@@ -38,7 +38,6 @@ class Plan:
         "folder",
         "grace_s",
         "health",
-        "is_service",
         "max_artifact_bytes",
         "max_duration_s",
         "max_log_bytes",
@@ -70,7 +69,6 @@ class Plan:
         self.artifacts: list[str]
         self.port: int | None
         self.health: dict[str, float | int | str] | None
-        self.is_service: bool
         self.restart: str
         self.restart_delay_s: float
         self.restart_max_delay_s: float

@@ -226,6 +226,12 @@ class Replica:
             due.append(self.probe.due)
         return min(due) if due else None
 
+    def abandon(self, message: str) -> None:
+        """Give up a process that still waits at its gate: it never executes anything."""
+        assert self.process is not None
+        os.close(self.process.gate)
+        self._failed_start = message
+
     def fail_start(self, message: str) -> None:
         """End the replica because it could not even be started."""
         self.exit_code = 127

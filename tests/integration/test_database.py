@@ -73,7 +73,7 @@ async def test_a_read_session_cannot_write(database: Database) -> None:
     def sneak(session: ReadSession) -> None:
         session.sql.execute(insert(rows).values(id=1, value=1))
 
-    with pytest.raises(DBAPIError, match="(?i)read.?only"):
+    with pytest.raises(DBAPIError, match=r"(?i)read.?only"):
         await database.read(sneak)
     assert await database.read(count) == 0
 

@@ -64,7 +64,6 @@ def memory_mib(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
     return total
 
 
-
 def boot_id() -> str:
     """Return the id of this boot of the machine."""
     return _read(Path("/proc/sys/kernel/random/boot_id")).strip()

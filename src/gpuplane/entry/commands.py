@@ -4,12 +4,7 @@ import os
 
 import click
 
-from gpuplane.entry.settings import SettingsError, load_settings
-
-
-def up(arguments: list[str]) -> int:
-    """Run `gpuplane up` and return its exit code."""
-    return int(_up.main(arguments, prog_name="gpuplane up", standalone_mode=False) or 0)
+from gpuplane.entry.settings import SettingsError, describe_settings, load_settings
 
 
 @click.command()
@@ -17,8 +12,20 @@ def up(arguments: list[str]) -> int:
 @click.option("--host", help="Address to listen on (GPUPLANE_HOST).")
 @click.option("--port", type=int, help="Port to listen on; 0 takes a free one (GPUPLANE_PORT).")
 @click.option("--database-url", help="Database (GPUPLANE_DATABASE_URL).")
-def _up(home: str | None, host: str | None, port: int | None, database_url: str | None) -> int:
+@click.option("--settings", "lists_settings", is_flag=True, help="List every setting and leave.")
+def up(
+    home: str | None,
+    host: str | None,
+    port: int | None,
+    database_url: str | None,
+    *,
+    lists_settings: bool,
+) -> int:
     """Start the control plane in this terminal; Ctrl-C stops it, running jobs go on."""
+    if lists_settings:
+        for each in describe_settings():
+            click.echo(f"{each.variable}={each.default}\n    {each.unit}; {each.reason}")
+        return 0
     try:
         settings = load_settings(
             os.environ, home=home, host=host, port=port, database_url=database_url

@@ -1,14 +1,19 @@
 """The `gpuplane` command: the client's commands, and those that need the server's parts."""
 
-import sys
+from gpuplane.cli.lazy import Entry
+from gpuplane.cli.main import START
+from gpuplane.cli.main import main as command_line
+
+SERVER_COMMANDS = {
+    "up": Entry(
+        "gpuplane.entry.commands:up",
+        "Start the control plane in this terminal.",
+        START,
+    ),
+}
+"""Named by their place, so that a command of the client imports nothing of the server."""
 
 
 def main() -> None:
     """Run the command line."""
-    if len(sys.argv) > 1 and sys.argv[1] == "up":
-        from gpuplane.entry.commands import up
-
-        sys.exit(up(sys.argv[2:]))
-    from gpuplane.cli.main import main as client
-
-    client()
+    command_line(SERVER_COMMANDS)

@@ -1,0 +1,1 @@
+"""The command line: a thin client of the HTTP API; it knows no domain, database or backend."""

@@ -1,0 +1,108 @@
+"""What the command line says when something goes wrong, and the exit code of each case.
+
+Owns the exit codes. The text is always a sentence, the field if one is to blame, and the fix.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import click
+
+
+class Exit(IntEnum):
+    """The exit codes of every command; `run` and `exec` end with the job's own code."""
+
+    OK = 0
+    FAILED = 1
+    """It was done and came to a bad end, or the server failed."""
+    USAGE = 2
+    """What was written cannot be meant: an option, an argument, a field of a manifest."""
+    NOT_FOUND = 3
+    """Nothing of that name or id, or it is not yours to see."""
+    REFUSED = 4
+    """It was understood and may not be done: rights, the thing's state, a limit, your answer."""
+    UNREACHABLE = 5
+    """No control plane answers."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+_EXIT_OF_STATUS = {
+    400: Exit.USAGE,
+    401: Exit.REFUSED,
+    403: Exit.REFUSED,
+    404: Exit.NOT_FOUND,
+    405: Exit.REFUSED,
+    409: Exit.REFUSED,
+    410: Exit.NOT_FOUND,
+    413: Exit.REFUSED,
+    422: Exit.USAGE,
+    429: Exit.REFUSED,
+    502: Exit.UNREACHABLE,
+    503: Exit.UNREACHABLE,
+    504: Exit.UNREACHABLE,
+}
+
+
+class CliError(click.ClickException):
+    """A sentence, the field to blame, the fix, and an exit code."""
+
+    def __init__(
+        self, message: str, *, fix: str = "", field: str = "", code: Exit = Exit.FAILED
+    ) -> None:
+        """Make an error.
+
+        Args:
+            message: A whole sentence.
+            fix: What to do about it, a sentence too.
+            field: The option or field to blame.
+            code: How the process ends.
+        """
+        super().__init__(message)
+        self.fix = fix
+        self.field = field
+        self.exit_code = int(code)
+
+    def show(self, file: Any = None) -> None:
+        """Write the error to standard error."""
+        place = f"{self.field}: " if self.field else ""
+        lines = [f"gpuplane: {place}{self.message}"]
+        if self.fix:
+            lines.append(f"  {self.fix}")
+        click.echo("\n".join(lines), file=file, err=file is None)
+
+
+class Unreachable(CliError):
+    """No control plane answers."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message, fix=fix, code=Exit.UNREACHABLE)
+
+
+class ApiError(CliError):
+    """The server refused; made from its problem document."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        """Make the error that a problem document (RFC 9457) describes."""
+        self.status = status
+        self.code = str(problem.get("code", "unknown"))
+        self.problem = dict(problem)
+        default = Exit.FAILED if status >= 500 else Exit.REFUSED
+        super().__init__(
+            str(problem.get("detail") or problem.get("title") or f"The server answered {status}."),
+            fix=str(problem.get("fix") or ""),
+            field=str(problem.get("field") or ""),
+            code=_EXIT_OF_STATUS.get(status, default),
+        )
+
+    def show(self, file: Any = None) -> None:
+        """Write the refusal, and every further field that cannot hold."""
+        super().show(file)
+        for each in self.problem.get("errors") or []:
+            if each.get("field") == self.field and each.get("reason") == self.message:
+                continue
+            fix = f" {each['fix']}" if each.get("fix") else ""
+            click.echo(f"  {each.get('field')}: {each.get('reason')}{fix}", file=file, err=True)
+        if self.status >= 500 and self.problem.get("request_id"):
+            click.echo(f"  request {self.problem['request_id']}", file=file, err=True)

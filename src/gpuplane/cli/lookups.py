@@ -1,0 +1,149 @@
+"""Finds the thing a person means: by id, by name, or by a unique part of either."""
+
+import re
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.errors import ApiError, CliError, Exit
+from gpuplane.cli.words import age
+
+LOOKED_AT = 2_000
+"""Jobs looked through for a part of an id; an older one is named in full."""
+SHOWN = 8
+_HEX = re.compile(r"[0-9a-f-]{4,36}")
+_PREFIX = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4})?.*")
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a whole id."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def find_job(client: Client, key: str) -> dict[str, Any]:
+    """Return the job of an id, a name, or a unique part of either (beginning or end of an id).
+
+    Raises:
+        CliError: If there is none, or more than one.
+    """
+    if is_uuid(key):
+        return _dict(client.get(f"/jobs/{segment(key)}"))
+    named = list(client.items("/jobs", limit=50, name=key)) if _is_name(key) else []
+    exact = [job for job in named if job["name"] == key]
+    by_id = _by_part_of_id(client, key.lower()) if not exact else []
+    found = exact or by_id or named
+    if len({job["id"] for job in found}) == 1:
+        return _dict(client.get(f"/jobs/{segment(found[0]['id'])}"))
+    if not found:
+        raise CliError(
+            f"There is no job {key!r}.", fix="`gpuplane ps -a` lists them.", code=Exit.NOT_FOUND
+        )
+    raise _several("jobs", key, found)
+
+
+def find_one(client: Client, path: str, key: str, noun: str, **query: Any) -> dict[str, Any]:
+    """Return the row of a list that an id, a name or a unique part of either means.
+
+    Args:
+        client: Whom to ask.
+        path: The list.
+        key: What the person wrote.
+        noun: What the rows are called, in the singular.
+        query: Further filters of the list.
+    """
+    if is_uuid(key):
+        try:
+            return _dict(client.get(f"{path}/{segment(key)}"))
+        except ApiError as error:
+            if error.status != 405:
+                raise
+    rows = list(client.items(path, **query))
+    return pick(rows, key, noun)
+
+
+def pick(rows: Iterable[dict[str, Any]], key: str, noun: str) -> dict[str, Any]:
+    """Return the row of an id, a name or a unique part of either.
+
+    Raises:
+        CliError: If there is none, or more than one.
+    """
+    found = list(rows)
+    for matches in (
+        [row for row in found if key in (row.get("id"), row.get("name"))],
+        [row for row in found if str(row.get("name", "")).startswith(key)],
+        [row for row in found if _has_part(str(row.get("id", "")), key.lower())],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise _several(f"{noun}s", key, matches)
+    known = ", ".join(str(row.get("name") or row.get("id")) for row in found[:SHOWN])
+    raise CliError(
+        f"There is no {noun} {key!r}.",
+        fix=f"Known: {known}." if known else "",
+        code=Exit.NOT_FOUND,
+    )
+
+
+def project_fields(client: Client, project: str | None) -> dict[str, Any]:
+    """Return what a body says about its project: nothing unless one is named."""
+    name = project or client.target.project
+    return {} if name is None else {"project": name}
+
+
+def _by_part_of_id(client: Client, key: str) -> list[dict[str, Any]]:
+    if not _HEX.fullmatch(key):
+        return []
+    if _PREFIX.fullmatch(key):
+        since, until = _instants(key)
+        jobs = client.items("/jobs", created_since=since, created_until=until, limit=LOOKED_AT)
+        found = [job for job in jobs if job["id"].startswith(key)]
+        if found:
+            return found
+    newest = islice(client.items("/jobs", limit=LOOKED_AT), LOOKED_AT)
+    return [job for job in newest if _has_part(job["id"], key)]
+
+
+def _instants(prefix: str) -> tuple[str, str]:
+    """Return the instants between which an id was made: its first 48 bits are milliseconds."""
+    digits = prefix.replace("-", "")[:12]
+    low = int(digits.ljust(12, "0"), 16)
+    high = int(digits.ljust(12, "f"), 16)
+    # The row is written a moment after its id is made.
+    return _text(low - 1_000), _text(high + 60_000)
+
+
+def _text(ms: int) -> str:
+    return datetime.fromtimestamp(min(max(ms, 0), 253_402_300_799_000) / 1000, UTC).isoformat()
+
+
+def _has_part(identity: str, key: str) -> bool:
+    return len(key) >= 4 and (identity.startswith(key) or identity.endswith(key))
+
+
+def _is_name(key: str) -> bool:
+    return bool(re.fullmatch(r"[a-z0-9][-a-z0-9]{0,62}", key))
+
+
+def _several(nouns: str, key: str, found: list[dict[str, Any]]) -> CliError:
+    lines = [
+        f"{row['id']}  {row.get('name', '')}  {row.get('status', '')}  "
+        f"{age(row.get('created_at'))}".rstrip()
+        for row in found[:SHOWN]
+    ]
+    return CliError(
+        f"{len(found)} {nouns} are meant by {key!r}.",
+        fix="Name one by its id:\n  " + "\n  ".join(lines),
+        code=Exit.USAGE,
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return dict(value)

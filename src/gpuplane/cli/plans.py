@@ -1,0 +1,61 @@
+"""The plan of a job in a few lines: where, when, what it costs, what would be cheaper. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from gpuplane.cli.words import money_text, when
+
+CHEAPER_SHOWN = 2
+
+
+def plan_lines(estimate: Mapping[str, Any], at: datetime | None = None) -> list[str]:
+    """Return an estimate as lines for people.
+
+    Args:
+        estimate: The answer of `POST /jobs/estimate`.
+        at: The present instant.
+    """
+    lines = [f"plan: {_where(estimate)}, {_start(estimate, at)}, {_cost(estimate)}"]
+    if not estimate["fits_now"] and estimate["sentence"]:
+        reason = f"{estimate['reason']}: " if estimate["reason"] else ""
+        lines.append(f"      {reason}{estimate['sentence']}")
+    for option in estimate["cheaper"][:CHEAPER_SHOWN]:
+        saving = money_text(option["saving"], estimate["currency"])
+        less = f" ({saving} less)" if saving else ""
+        lines.append(f"      cheaper: {option['sentence']}{less}")
+    return lines
+
+
+def _where(estimate: Mapping[str, Any]) -> str:
+    cluster = estimate["cluster"]
+    if cluster is None:
+        return "no cluster takes it now"
+    simulated = " (simulated: nothing is executed)" if estimate["simulated"] else ""
+    nodes = estimate["nodes"]
+    if not nodes:
+        return f"{cluster}{simulated}"
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"{cluster}{simulated} on {', '.join(nodes[:3])}{more}"
+
+
+def _start(estimate: Mapping[str, Any], at: datetime | None) -> str:
+    if estimate["fits_now"]:
+        return "now"
+    if estimate["earliest_start"] is None:
+        return "start unknown"
+    return f"starts {when(estimate['earliest_start'], at)} by estimate"
+
+
+def _cost(estimate: Mapping[str, Any]) -> str:
+    currency = estimate["currency"]
+    hourly = estimate["hourly_cost"]
+    rate = "" if hourly is None else f"{money_text(hourly, currency)} an hour"
+    if estimate["estimated_cost"] is not None:
+        total = f"about {money_text(estimate['estimated_cost'], currency)}"
+        return f"{total} ({rate})" if rate else total
+    if estimate["max_cost"] is not None:
+        return f"at most {money_text(estimate['max_cost'], currency)}"
+    if hourly is None:
+        return "no price known"
+    return "free of charge" if float(hourly) == 0 else rate

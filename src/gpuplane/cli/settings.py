@@ -1,0 +1,63 @@
+"""Which control plane is meant and with which token: the environment, else this machine's own."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuplane.cli.errors import CliError, Exit, Unreachable
+
+START_HINT = "Start one with `gpuplane up` (or `make run`), or set GPUPLANE_URL to another."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The control plane that commands talk to."""
+
+    url: str
+    token: str
+    project: str | None = None
+    """The project meant when a command names none (GPUPLANE_PROJECT)."""
+
+
+def load_target(environment: Mapping[str, str] | None = None) -> Target:
+    """Return the control plane that GPUPLANE_URL and GPUPLANE_TOKEN name, else the local one.
+
+    The local admin token is never sent to an address but the local one.
+
+    Raises:
+        Unreachable: If none is named and none runs here.
+        CliError: If the token is missing.
+    """
+    env = os.environ if environment is None else environment
+    home = home_of(env)
+    local = _read(home / "address")
+    url = (env.get("GPUPLANE_URL") or local).rstrip("/")
+    if not url:
+        raise Unreachable(f"No control plane runs on {home}.", fix=START_HINT)
+    if not url.startswith(("http://", "https://")):
+        raise CliError(
+            f"GPUPLANE_URL {url!r} is no URL.",
+            fix="Write it like http://127.0.0.1:7070.",
+            code=Exit.USAGE,
+        )
+    token = env.get("GPUPLANE_TOKEN") or (_read(home / "admin-token") if url == local else "")
+    if not token:
+        raise CliError(
+            f"There is no token for {url}.",
+            fix="Set GPUPLANE_TOKEN; `gpuplane tokens create NAME` makes one where you have one.",
+            code=Exit.REFUSED,
+        )
+    return Target(url, token, env.get("GPUPLANE_PROJECT") or None)
+
+
+def home_of(environment: Mapping[str, str]) -> Path:
+    """Return the home folder of this machine's control plane."""
+    return Path(environment.get("GPUPLANE_HOME") or "~/.gpuplane").expanduser()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

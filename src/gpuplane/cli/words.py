@@ -1,0 +1,161 @@
+"""How values are written for people: instants, durations, sizes, money, ids. Pure."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+DURATION_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def instant_of(text: str | None) -> datetime | None:
+    """Return an RFC 3339 instant of the API as an aware datetime."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def now() -> datetime:
+    """Return the present instant."""
+    return datetime.now(UTC)
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds as the two largest units that say something: `2h5m`, `45s`, `0.3s`."""
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    if 0 < seconds < 1:
+        return f"{seconds:.1f}s"
+    left, parts = round(seconds), []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
+def age(text: str | None, at: datetime | None = None) -> str:
+    """Return how long ago an instant of the API was."""
+    instant = instant_of(text)
+    return "" if instant is None else duration_text(((at or now()) - instant).total_seconds())
+
+
+def when(text: str | None, at: datetime | None = None) -> str:
+    """Return an instant near now as a distance (`in 5m`, `3m ago`) and a far one as a date."""
+    instant = instant_of(text)
+    if instant is None:
+        return ""
+    distance = (instant - (at or now())).total_seconds()
+    if abs(distance) < 1:
+        return "now"
+    if abs(distance) > 2 * 86_400:
+        return instant.astimezone().strftime("%Y-%m-%d %H:%M")
+    return f"in {duration_text(distance)}" if distance > 0 else f"{duration_text(-distance)} ago"
+
+
+def clock_text(text: str | None) -> str:
+    """Return an instant in the local zone, to the second."""
+    instant = instant_of(text)
+    return "" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """Return the seconds between two instants of the API; until now without an end."""
+    first = instant_of(start)
+    if first is None:
+        return None
+    return ((instant_of(end) or now()) - first).total_seconds()
+
+
+def money_text(amount: str | None, currency: str = "") -> str:
+    """Return an amount with its currency; two decimals unless it is less than a cent."""
+    if amount is None:
+        return ""
+    shown = amount
+    whole, _, decimals = amount.partition(".")
+    if len(decimals) > 2 and (whole.strip("-0") or decimals[:2] != "00"):
+        shown = f"{float(amount):.2f}"
+    return f"{shown} {currency}".rstrip()
+
+
+def costs_text(costs: Mapping[str, str]) -> str:
+    """Return amounts by currency in one line."""
+    return ", ".join(money_text(each, name) for name, each in sorted(costs.items())) or "0"
+
+
+def short_id(value: str | None) -> str:
+    """Return the end of an id: ids begin with their instant, so beginnings look alike."""
+    return "" if value is None else value[-8:]
+
+
+def gpus_text(job: Mapping[str, Any]) -> str:
+    """Return what GPUs a job asks: `4x8 H100-80GB`."""
+    count, replicas = job["gpu_count"], job["replica_count"]
+    share = (job.get("resources") or {}).get("gpu_share", 1)
+    profile = (job.get("resources") or {}).get("mig_profile")
+    if profile:
+        each = profile
+    elif not count:
+        each = "0"
+    else:
+        each = f"{share:g}" if share < 1 else str(count)
+    times = f"{replicas}x" if replicas > 1 else ""
+    return f"{times}{each} {job.get('gpu_type') or ''}".rstrip()
+
+
+def size_text(count: float, unit: str = "B") -> str:
+    """Return a count of bytes with a binary prefix."""
+    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(count) < 1024 or prefix == "Ti":
+            return f"{count:.0f} {prefix}{unit}" if count >= 10 else f"{count:.3g} {prefix}{unit}"
+        count /= 1024
+    return ""
+
+
+def parse_duration(text: str) -> int:
+    """Return the seconds that `90`, `90s`, `15m`, `2h30m` or `1d` stand for.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    if text.isdigit():
+        return int(text)
+    total, digits = 0, ""
+    for char in text:
+        if char.isdigit():
+            digits += char
+        elif digits and char in DURATION_UNITS:
+            total += int(digits) * DURATION_UNITS[char]
+            digits = ""
+        else:
+            raise ValueError(text)
+    if digits or not total:
+        raise ValueError(text)
+    return total
+
+
+def parse_instant(text: str, at: datetime | None = None) -> str:
+    """Return an instant as RFC 3339: `+2h`, `-30m`, or a date and time (local without a zone).
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    base = at or now()
+    if text[:1] in "+-" and text[1:]:
+        distance = timedelta(seconds=parse_duration(text[1:]))
+        return (base + distance if text[0] == "+" else base - distance).isoformat()
+    instant = datetime.fromisoformat(text.replace("t", "T").replace("z", "Z"))
+    return (instant if instant.tzinfo else instant.astimezone()).isoformat()
+
+
+def parse_gib(text: str) -> float:
+    """Return the GiB that `8`, `8G`, `8Gi`, `512M` or `1.5T` stand for.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    number = text.removesuffix("B").removesuffix("b").removesuffix("i")
+    sizes = {"K": 1 / 1_048_576, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
+    unit = number[-1:].upper()
+    value = float(number[:-1]) * sizes[unit] if unit in sizes else float(number)
+    if not 0 <= value < 1e9:
+        raise ValueError(text)
+    return value

@@ -17,7 +17,7 @@ def test_random_histories_tile_the_time_of_every_device(sqlite_url: str) -> None
     OnThisDatabase.database = database
     try:
         run_state_machine_as_test(
-            OnThisDatabase, settings=settings(max_examples=25, stateful_step_count=30)
+            OnThisDatabase, settings=settings(max_examples=15, stateful_step_count=25)
         )
     finally:
         database.close()

@@ -182,7 +182,8 @@ class Histories(RuleBasedStateMachine):
                 state = "down"
             else:
                 state = "reserved" if gpu_id in self.holds else "free"
-            kept = gpu_id in self.holds and self.healthy[gpu_id]
+            unused = 1000 - sum(work.milli for work in works)
+            kept = gpu_id in self.holds and self.healthy[gpu_id] and unused
             holders = (kept, {key: work.busy for key, work in mine.items()})
             track.note(state, holders, self.now)
 
@@ -204,7 +205,7 @@ class Histories(RuleBasedStateMachine):
             AttemptId(new_id()),
             JobId(new_id()),
             self.tenant_id,
-            self.project_id,
+            ProjectId(new_id()),
             self.cluster_id,
             (ReplicaOrder(ReplicaId(new_id()), 0, self.node.id, gpu_ids, milli, cpu_milli=10),),
             reservation,

@@ -31,9 +31,11 @@ def test_an_active_reservation_keeps_others_out_and_lets_its_own_in(world: World
     reservation = world.reserve(4, 0, HOUR_MS)
     assert world.advance().activated == (reservation.id,)
     assert set(world.intervals(world.gpus[0])) == {(0, None, "reserved")}
-    stranger = world.order(world.replica(world.gpus[0]))
+    stranger = world.order(world.replica(world.gpus[0]), project_id=ProjectId(new_id()))
     assert world.place(stranger).refused[stranger.attempt_id].word is Word.RESERVED
-    own = world.order(world.replica(world.gpus[0]), reservation_id=reservation.id)
+    own = world.order(world.replica(world.gpus[0]))
+    usable = world.database.read_now(lambda s: placements.usable_reservations(s, world.cluster_id))
+    assert [each.id for each in usable[world.project_id]] == [reservation.id]
     assert world.place(own).placed == (own.attempt_id,)
     reserved = world.database.read_now(lambda s: placements.reserved_devices(s, world.cluster_id))
     assert reserved == dict.fromkeys(world.gpus, reservation.id)

@@ -54,7 +54,8 @@ class PlacementOrder:
     """One attempt and all its replicas: placed whole or not at all.
 
     Args:
-        reservation_id: The reservation whose devices it may use besides free ones, or None.
+        reservation_id: A reservation whose devices it may use besides free ones and those that
+            are reserved for its project, or None.
     """
 
     attempt_id: AttemptId
@@ -224,11 +225,16 @@ def take(
     order: PlacementOrder,
     nodes: Mapping[NodeId, NodeGuard],
     devices: Mapping[GpuId, DeviceGuard],
+    owners: Mapping[ReservationId, ProjectId],
 ) -> Reason | None:
-    """Take all that an order asks from the guards, or nothing and return why not."""
+    """Take all that an order asks from the guards, or nothing and return why not.
+
+    Args:
+        owners: The project of each reservation that holds one of the devices.
+    """
     taken: list[ReplicaOrder] = []
     for replica in order.replicas:
-        reason = _refusal(order, replica, nodes, devices)
+        reason = _refusal(order, replica, nodes, devices, owners)
         if reason is not None:
             for earlier in taken:
                 _add(earlier, nodes, devices, -1)
@@ -263,6 +269,7 @@ def _refusal(
     replica: ReplicaOrder,
     nodes: Mapping[NodeId, NodeGuard],
     devices: Mapping[GpuId, DeviceGuard],
+    owners: Mapping[ReservationId, ProjectId],
 ) -> Reason | None:
     node = nodes.get(replica.node_id)
     if node is None:
@@ -286,19 +293,18 @@ def _refusal(
         if device is None or device.node_id != replica.node_id or gpu_id in seen:
             return Reason(Word.GPU_COUNT, f"{gpu_id} is not a GPU of this node to be had.")
         seen.add(gpu_id)
-        reason = _device_refusal(order, replica, device, milli)
+        held = device.reservation_id
+        if held not in (None, order.reservation_id) and owners.get(held) != order.project_id:
+            return Reason(Word.RESERVED, f"{gpu_id} is reserved for others.")
+        reason = _device_refusal(replica, device, milli)
         if reason is not None:
             return reason
     return None
 
 
-def _device_refusal(
-    order: PlacementOrder, replica: ReplicaOrder, device: DeviceGuard, milli: int
-) -> Reason | None:
+def _device_refusal(replica: ReplicaOrder, device: DeviceGuard, milli: int) -> Reason | None:
     if device.down:
         return Reason(Word.NOT_READY, f"{device.gpu_id} is down.")
-    if device.reservation_id is not None and device.reservation_id != order.reservation_id:
-        return Reason(Word.RESERVED, f"{device.gpu_id} is reserved for others.")
     if replica.mig is None:
         if not 0 < milli <= WHOLE_GPU_MILLI - device.allocated_milli or device.allocated_mig_mask:
             left = 0 if device.allocated_mig_mask else WHOLE_GPU_MILLI - device.allocated_milli
@@ -351,6 +357,17 @@ def fits_beside(
         if wanted.start_at <= at < wanted.end_at
     )
     return most + wanted.gpu_count <= device_count, max(0, device_count - most)
+
+
+def choose_reservation(held: Iterable[Reservation], model: str | None) -> ReservationId | None:
+    """Return which of a project's active reservations a workload may use, the longest first.
+
+    Args:
+        held: The active reservations of its project on one cluster.
+        model: The model it asks for; None takes any.
+    """
+    fitting = [each for each in held if model in (None, each.model)]
+    return max(fitting, key=lambda each: (each.end_at, each.id)).id if fitting else None
 
 
 def choose_devices(

@@ -28,6 +28,7 @@ from gpuplane.domains.placements.rules import (
     ReplicaOrder,
     Reservation,
     choose_devices,
+    choose_reservation,
     compute_capacity,
     fits_beside,
     share_of,
@@ -79,7 +80,7 @@ def test_a_refused_gang_leaves_the_guards_as_they_were() -> None:
     nodes = {NODE: a_node()}
     devices = {GpuId("a"): a_device("a"), GpuId("b"): a_device("b", allocated_milli=1)}
     order = an_order(a_replica("a", cpu_milli=100), a_replica("b", cpu_milli=100))
-    reason = take(order, nodes, devices)
+    reason = take(order, nodes, devices, {})
     assert reason is not None
     assert reason.word is Word.GPU_COUNT
     assert nodes[NODE].cpu_milli_used == 0
@@ -99,7 +100,9 @@ def test_a_refused_gang_leaves_the_guards_as_they_were() -> None:
 def test_a_device_that_is_not_to_be_had_is_refused_with_its_word(
     facts: dict[str, object], word: Word
 ) -> None:
-    reason = take(an_order(a_replica("a")), {NODE: a_node()}, {GpuId("a"): a_device("a", **facts)})
+    reason = take(
+        an_order(a_replica("a")), {NODE: a_node()}, {GpuId("a"): a_device("a", **facts)}, {}
+    )
     assert reason is not None
     assert reason.word is word
 
@@ -107,12 +110,30 @@ def test_a_device_that_is_not_to_be_had_is_refused_with_its_word(
 def test_the_holder_of_a_reservation_takes_its_device() -> None:
     devices = {GpuId("a"): a_device("a", reservation_id=HELD_BY)}
     order = an_order(a_replica("a"), reservation=HELD_BY)
-    assert take(order, {NODE: a_node()}, devices) is None
+    assert take(order, {NODE: a_node()}, devices, {}) is None
     assert devices[GpuId("a")].allocated_milli == 1000
 
 
+def test_a_project_may_use_what_is_reserved_for_it() -> None:
+    devices = {GpuId("a"): a_device("a", reservation_id=HELD_BY)}
+    others = {HELD_BY: ProjectId(UUID(int=70))}
+    own = {HELD_BY: ProjectId(UUID(int=7))}
+    reason = take(an_order(a_replica("a")), {NODE: a_node()}, devices, others)
+    assert reason is not None
+    assert reason.word is Word.RESERVED
+    assert take(an_order(a_replica("a")), {NODE: a_node()}, devices, own) is None
+
+
+def test_a_workload_uses_the_longest_reservation_of_its_model() -> None:
+    held = [a_reservation(1, 0, 10, 1), a_reservation(1, 0, 20, 2)]
+    assert choose_reservation(held, "nvidia-h100-80gb") == held[1].id
+    assert choose_reservation(held, None) == held[1].id
+    assert choose_reservation(held, "nvidia-t4") is None
+    assert choose_reservation([], None) is None
+
+
 def test_ephemeral_storage_is_not_oversold() -> None:
-    reason = take(an_order(a_replica(ephemeral_mib=101)), {NODE: a_node()}, {})
+    reason = take(an_order(a_replica(ephemeral_mib=101)), {NODE: a_node()}, {}, {})
     assert reason is not None
     assert reason.word is Word.EPHEMERAL_STORAGE
 

@@ -12,6 +12,7 @@ from gpuplane.domains.placements.rules import (
     PlacementResult,
     ReplicaOrder,
     Reservation,
+    choose_reservation,
 )
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
@@ -37,6 +38,7 @@ from gpuplane.domains.placements.service.reservations import (
     get_reservation,
     list_reservations,
     model_named,
+    usable_reservations,
 )
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "advance_reservations",
     "cancel_reservation",
     "check",
+    "choose_reservation",
     "create_reservation",
     "get_capacity",
     "get_reservation",
@@ -68,4 +71,5 @@ __all__ = [
     "release_replicas",
     "reserved_devices",
     "retire_devices",
+    "usable_reservations",
 ]

@@ -8,10 +8,12 @@ from gpuplane.core.ids import (
     AttemptId,
     GpuId,
     NodeId,
+    ProjectId,
     ReplicaId,
+    ReservationId,
 )
 from gpuplane.core.reasons import Reason
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
     Allocation,
@@ -47,10 +49,11 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     replicas = [replica for order in todo for replica in order.replicas]
     nodes = repository.lock_nodes(session, {replica.node_id for replica in replicas})
     devices = repository.lock_devices(session, _gpu_ids(replicas))
+    owners = _owners(session, devices.values())
     refused: dict[AttemptId, Reason] = {}
     rows: list[Allocation] = []
     for order in todo:
-        reason = take(order, nodes, devices)
+        reason = take(order, nodes, devices, owners)
         if reason is None:
             rows.extend(_allocations(order, devices, at))
         else:
@@ -81,6 +84,13 @@ def release(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) ->
 def release_replicas(session: WriteSession, replica_ids: Sequence[ReplicaId], at: int) -> int:
     """Give back what single replicas hold, when a job shrinks; idempotent."""
     return _release(session, lambda: repository.open_of_replicas(session, replica_ids), at)
+
+
+def _owners(session: ReadSession, guards: Iterable[DeviceGuard]) -> dict[ReservationId, ProjectId]:
+    """Return the project of each reservation that holds one of these devices."""
+    ids = {guard.reservation_id for guard in guards if guard.reservation_id is not None}
+    found = repository.load_reservations(session, ids)
+    return {key: each.project_id for key, each in found.items()}
 
 
 def _mark(

@@ -9,6 +9,7 @@ from gpuplane.core.ids import (
     ClusterId,
     GpuId,
     JobId,
+    ProjectId,
     ReservationId,
     TenantId,
 )
@@ -152,6 +153,18 @@ def list_reservations(
     return repository.list_reservations(
         session, cluster_id=cluster_id, tenant_id=tenant_id, states=states
     )
+
+
+def usable_reservations(
+    session: ReadSession, cluster_id: ClusterId
+) -> dict[ProjectId, tuple[Reservation, ...]]:
+    """Return the active reservations of a cluster by the project whose jobs may use them."""
+    found: dict[ProjectId, tuple[Reservation, ...]] = {}
+    for each in list_reservations(
+        session, cluster_id=cluster_id, states=(ReservationState.ACTIVE,)
+    ):
+        found[each.project_id] = (*found.get(each.project_id, ()), each)
+    return found
 
 
 def advance_reservations(session: WriteSession, now: int) -> ReservationChanges:

@@ -281,6 +281,11 @@ def withdraw_maintenance(
     bump_generation(session, cluster.id, now)
 
 
+def has_due_maintenance(session: ReadSession, now: int) -> bool:
+    """Return whether a window has begun that nobody was told of."""
+    return bool(repository.due_windows(session, now))
+
+
 def begin_due_maintenance(session: WriteSession, now: int) -> int:
     """Announce each window that has begun, once, and return how many."""
     due = repository.due_windows(session, now)

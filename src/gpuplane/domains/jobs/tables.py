@@ -195,7 +195,10 @@ class ReplicaRow(Base):
     """One rank of an attempt and what was last seen of it."""
 
     __tablename__ = "jobs_replicas"
-    __table_args__ = (UniqueConstraint("attempt_id", "rank"),)
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "rank"),
+        Index("ix_jobs_replicas_node", "node_id"),
+    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     attempt_id: Mapped[UUID] = mapped_column(ForeignKey("jobs_attempts.id", ondelete="CASCADE"))

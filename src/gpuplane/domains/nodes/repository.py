@@ -32,6 +32,12 @@ def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tup
     return tuple(_node(row, by_node[row["id"]]) for row in session.rows(nodes))
 
 
+def list_draining(session: ReadSession) -> tuple[Node, ...]:
+    """Return nodes that are being drained, without their GPUs."""
+    query = select(_nodes).where(_nodes.c.drain_started_at.is_not(None)).order_by(_nodes.c.name)
+    return tuple(_node(row, []) for row in session.rows(query))
+
+
 def find_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> Node | None:
     """Return the node of an id or name within a cluster, or None."""
     column = _nodes.c.id if isinstance(key, UUID) else _nodes.c.name

@@ -134,9 +134,14 @@ def start_drain(
 
 def list_draining(session: ReadSession) -> tuple[Node, ...]:
     """Return nodes whose work is to be moved away."""
-    return tuple(
-        node for node in repository.list_nodes(session) if node.drain_started_at is not None
-    )
+    return repository.list_draining(session)
+
+
+def end_drain(session: WriteSession, node: Node, now: int) -> Node:
+    """Say that nothing runs on a drained node any more; it stays cordoned."""
+    message = f"Nothing runs on {node.name} any more; it stays cordoned."
+    return _mark(session, node, "node.drained", message, "system", now,
+                 drain_started_at=None, drain_wait_s=None)  # fmt: skip
 
 
 def _mark(

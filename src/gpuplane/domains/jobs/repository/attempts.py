@@ -133,6 +133,28 @@ def count_preempted(session: ReadSession, since: int) -> dict[object, int]:
     return {row["cluster_id"]: int(row["count"]) for row in session.rows(query)}
 
 
+def list_open_on_node(session: ReadSession, node_id: UUID) -> list[Attempt]:
+    """Return attempts that are not over with a replica on a node."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.state != "ended",
+            attempts.c.id.in_(select(replicas.c.attempt_id).where(replicas.c.node_id == node_id)),
+        )
+        .order_by(attempts.c.admitted_at, attempts.c.id)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def ask_evict_again(session: WriteSession, attempt_id: AttemptId) -> None:
+    """Have the dispatcher ask a backend once more, at once and without grace."""
+    session.execute(
+        update(attempts)
+        .where(attempts.c.id == attempt_id, attempts.c.state == "stopping")
+        .values(evict_sent_at=None, grace_s=0, version=attempts.c.version + 1)
+    )
+
+
 def update_attempt(session: WriteSession, attempt: Attempt, **changes: Any) -> bool:
     """Change an attempt if it still has the version that was read; False when it is stale."""
     touched = session.execute(

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Text, bindparam, cast, delete, func, insert, select, update
 
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
@@ -163,6 +163,53 @@ def list_due(session: ReadSession, now: int, limit: int) -> list[Job]:
         .limit(limit)
     )
     return [job_of(row) for row in session.rows(query)]
+
+
+def list_due_ids(session: ReadSession, now: int, limit: int) -> list[JobId]:
+    """Return the ids of jobs the monitor must look at now, longest due first."""
+    query = (
+        select(jobs.c.id)
+        .where(jobs.c.due_at.is_not(None), jobs.c.due_at <= now)
+        .order_by(jobs.c.due_at)
+        .limit(limit)
+    )
+    return [row["id"] for row in session.rows(query)]
+
+
+def list_waiting(
+    session: ReadSession,
+    priority: str,
+    queued: tuple[int, int],
+    without_mark: str,
+    limit: int,
+) -> list[Job]:
+    """Return queued jobs of a class, longest wait first.
+
+    Args:
+        session: Where to read.
+        priority: The class.
+        queued: Since when they stand in line: from the first instant to before the second.
+        without_mark: A once-only warning that they were not given.
+        limit: The most to return.
+    """
+    query = (
+        select(jobs)
+        .where(
+            jobs.c.status == str(JobStatus.QUEUED),
+            jobs.c.priority == priority,
+            jobs.c.queued_at >= queued[0],
+            jobs.c.queued_at < queued[1],
+            cast(jobs.c.warned, Text).not_like(f'%"{without_mark}"%'),
+        )
+        .order_by(jobs.c.queued_at)
+        .limit(limit)
+    )
+    return [job_of(row) for row in session.rows(query)]
+
+
+def mark_warned(session: WriteSession, job_id: JobId, warned: Sequence[str]) -> None:
+    """Store which once-only warnings a job was given, without counting a version."""
+    session.execute(update(jobs).where(jobs.c.id == job_id).values(warned=list(warned)))
 
 
 def next_due_at(session: ReadSession) -> int | None:

@@ -1,0 +1,143 @@
+"""The monitor: does what time alone does, to jobs, drains, windows and reservations.
+
+Driven by one instant per job, so a turn costs as much as what is due. Signals to backends are
+sent after the commit that remembers them; a crash between the two loses at most one signal, and
+the wait that follows it ends the same way.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
+from gpuplane.core.ids import JobId
+from gpuplane.db.database import Database
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Attempt, Looked, WaitTargets
+from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.placements.service import ReservationState
+from gpuplane.kit.clock import Clock
+from gpuplane.loops.ports import Backends
+
+log = logging.getLogger("gpuplane.monitor")
+
+SLOW_LOOK_MS = 5_000
+"""How often what has no instant of its own is looked at: waits, reservations, maintenance."""
+ASIDE_MS = 60_000
+"""How long a job that cannot be looked at is left alone."""
+
+
+class MonitorLoop:
+    """Opens gates, enforces deadlines, budgets and windows, drains nodes, tells of long waits."""
+
+    name = "monitor"
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        backends: Backends,
+        targets: WaitTargets,
+        period_s: float = 1.0,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            database: Where jobs are kept.
+            clock: The time.
+            backends: Whom to ask for checkpoints.
+            targets: How long jobs of a class should wait at most.
+            period_s: How often it looks without being woken: the resolution of deadlines.
+        """
+        self.period_s = period_s
+        self._database = database
+        self._clock = clock
+        self._backends = backends
+        self._targets = targets
+        self._slow_at = 0
+
+    async def run_once(self) -> bool:
+        """Do everything that is due; True when there may be more."""
+        now = self._clock.now_ms()
+        due = await self._database.read(lambda s: jobs.list_due(s, now))
+        if due:
+            await self._look(due, now)
+        await self._drain(now)
+        if not 0 <= now - self._slow_at < SLOW_LOOK_MS:
+            await self._look_at_the_rest(now)
+            self._slow_at = now
+        return len(due) >= jobs.DUE_BATCH
+
+    async def _look(self, due: Sequence[JobId], now: int) -> None:
+        try:
+            looked = await self._database.write(
+                "jobs.look_at", partial(jobs.look_at, job_ids=due, now=now)
+            )
+        except Exception:
+            if len(due) == 1:
+                raise
+            log.exception("a batch of due jobs failed; each is looked at alone")
+            for job_id in due:
+                await self._look_alone(job_id, now)
+            return
+        await self._signal(looked)
+
+    async def _look_alone(self, job_id: JobId, now: int) -> None:
+        """Look at one job; one that cannot be looked at is set aside with an alarm."""
+        try:
+            await self._look([job_id], now)
+        except Exception as error:
+            log.exception("job %s cannot be looked at", job_id)
+            said = f"It cannot be looked at: {type(error).__name__}."
+            await self._database.write(
+                "jobs.set_aside",
+                partial(
+                    jobs.set_aside, job_id=job_id, sentence=said, until=now + ASIDE_MS, now=now
+                ),
+            )
+
+    async def _drain(self, now: int) -> None:
+        for node in await self._database.read(nodes.list_draining):
+            looked = await self._database.write(
+                "jobs.drain_node", partial(jobs.drain_node, node=node, now=now)
+            )
+            await self._signal(looked)
+
+    async def _signal(self, looked: Looked) -> None:
+        for attempt in looked.to_checkpoint:
+            await self._ask_checkpoint(attempt)
+
+    async def _ask_checkpoint(self, attempt: Attempt) -> None:
+        backend = self._backends.find(attempt.cluster_id)
+        if backend is None or not isinstance(backend, Checkpoints):
+            return
+        try:
+            await backend.request_checkpoint(AttemptRef(attempt.id, attempt.epoch))
+        except BackendError as error:
+            log.info("attempt %s was not asked for a checkpoint: %s", attempt.id, error.message)
+
+    async def _look_at_the_rest(self, now: int) -> None:
+        if await self._database.read(lambda s: jobs.find_waits(s, self._targets, now)):
+            await self._database.write(
+                "jobs.tell_waits", partial(jobs.tell_waits, targets=self._targets, now=now)
+            )
+        if await self._database.read(lambda s: clusters.has_due_maintenance(s, now)):
+            await self._database.write(
+                "clusters.begin_due_maintenance",
+                partial(clusters.begin_due_maintenance, now=now),
+            )
+        alive = (ReservationState.SCHEDULED, ReservationState.ACTIVE)
+        known = await self._database.read(lambda s: placements.list_reservations(s, states=alive))
+        if any(each.start_at <= now for each in known):
+            await self._database.write("placements.advance", partial(_advance, now=now))
+
+
+def _advance(session: WriteSession, now: int) -> None:
+    changes = placements.advance_reservations(session, now)
+    if changes.in_the_way:
+        jobs.clear_reserved(session, changes.in_the_way, now)
+    if changes.activated or changes.ended:
+        session.wake("scheduler")

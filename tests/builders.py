@@ -182,7 +182,7 @@ def a_tree(*queues: ClusterQueueSpec, **rest: Any) -> QuotaTree:
     return QuotaTree(queues or (unlimited_cluster_queue("default"),), **rest)
 
 
-@dataclass
+@dataclass(repr=False)
 class World:
     """A small installation that decisions can be applied to.
 
@@ -196,20 +196,33 @@ class World:
     quota: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 1
 
+    def __repr__(self) -> str:
+        """Say what matters for reading a failed property; the values themselves fill pages."""
+        lines = [f"{node.name}: {len(node.gpus)} GPUs, {node.cpu_milli} CPU" for node in self.nodes]
+        for running in self.running:
+            nodes = sorted(str(each.node_id)[:8] for each in running.allocations)
+            lines.append(f"running {_brief(running.workload)} on {', '.join(nodes)}")
+        lines += [f"pending {_brief(workload)}" for workload in self.pending]
+        return "World(\n  " + "\n  ".join(lines) + "\n)"
+
     def snapshot(self, **rest: Any) -> Snapshot:
         """Return the snapshot a loader would make of this."""
         tree = a_tree(*self.queues, **self.quota)
         for running in self.running:
             tree.add_usage(running.workload.queue, running.usage, running.workload.local_queue)
-        allocations = [each for running in self.running for each in running.allocations]
         return Snapshot(
             generation=self.generation,
             pending=tuple(self.pending),
             running=tuple(self.running),
-            fleets=(Fleet.from_nodes(CLUSTER, self.nodes, allocations),),
+            fleets=(self.snapshot_fleet(),),
             quotas=tree,
             **rest,
         )
+
+    def snapshot_fleet(self) -> Fleet:
+        """Return the fleet with everything taken that is held."""
+        allocations = [each for running in self.running for each in running.allocations]
+        return Fleet.from_nodes(CLUSTER, self.nodes, allocations)
 
     def apply(self, decision: Decision, now: int = NOW) -> None:
         """Start what is placed and ask victims to stop, as the product would."""
@@ -252,4 +265,17 @@ def running_of(workload: Workload, placed: Placed, now: int = NOW) -> RunningWor
         ),
         started_at=now,
         usage={FlavorResource(use.flavor, use.resource): use.amount for use in placed.usage},
+    )
+
+
+def _brief(workload: Workload) -> str:
+    asked, replicas = workload.resources, workload.replicas
+    return (
+        f"{str(workload.job_id)[:8]} {workload.priority.value} in {workload.queue}: "
+        f"{replicas.count}x({asked.gpu_count} GPU {asked.gpu_model or ''} {asked.gpu_milli} milli "
+        f"{asked.mig_profile or ''}, {asked.cpu_milli} CPU) min {replicas.minimum} "
+        f"gang {replicas.gang} {workload.placement.spreading.value} "
+        f"{workload.placement.links.value} required {workload.placement.links_required}, "
+        f"{workload.estimated_duration_s} s, preemptible {workload.preemptible}, "
+        f"preempts {workload.preempts_others}"
     )

@@ -52,6 +52,7 @@ class _Holding:
     bench_index: int
     takes: tuple[Take, ...]
     usage: Usage
+    local_queue: str | None
 
 
 class _Clock:
@@ -95,7 +96,8 @@ class _Clock:
             if ends_at is None:
                 durations = self.durations_of(workload)
                 ends_at = expected_end(running, durations, self._quantile, self.now)
-            self._hold(_Holding(workload, index, takes, running.usage), ends_at)
+            door = self.trial.admission.find_counted_door(workload.local_queue, workload.queue)
+            self._hold(_Holding(workload, index, takes, running.usage, door), ends_at)
 
     def play_cycle(self) -> None:
         """Start whatever the scheduler would start now."""
@@ -113,7 +115,13 @@ class _Clock:
             self.starts[workload.job_id] = self.now
             if self._last_end is not None:
                 self.waited_for[workload.job_id] = self._last_end
-            holding = _Holding(workload, found.bench_index, found.spots.takes, found.grant.usage)
+            holding = _Holding(
+                workload,
+                found.bench_index,
+                found.spots.takes,
+                found.grant.usage,
+                workload.local_queue,
+            )
             lasts_s = self.durations_of(workload).at(self._quantile)
             self._hold(holding, self.now + lasts_s * MS_PER_S)
 
@@ -141,7 +149,7 @@ class _Clock:
         for take in holding.takes:
             fleet.release(take)
         workload = holding.workload
-        self.trial.admission.tree.remove_usage(workload.queue, holding.usage, workload.local_queue)
+        self.trial.admission.give_back(workload.queue, holding.usage, holding.local_queue)
         self.trial.note_ended(job_id)
         self._last_end = job_id
         self.events += 1

@@ -75,6 +75,9 @@ class Admission:
         self._fleets = fleets
         self._masks: dict[tuple[str, int], Bools | None] = {}
         self._fixed: dict[tuple[str, str], Grant | None] = {}
+        self._counted_doors = frozenset(
+            key for key in tree.local_queues if tree.local_usage_of(key)
+        )
         self._models = frozenset(model for fleet in fleets for model in fleet.models)
 
     def knows(self, queue: str) -> bool:
@@ -84,6 +87,33 @@ class Admission:
         except ValueError:
             return False
         return True
+
+    def knows_door(self, local_queue: str | None, queue: str) -> bool:
+        """Tell whether a LocalQueue exists and leads to this ClusterQueue; None always does."""
+        if local_queue is None:
+            return True
+        try:
+            return self.tree.get_local_spec(local_queue).cluster_queue == queue
+        except ValueError:
+            return False
+
+    def find_counted_door(self, local_queue: str | None, queue: str) -> str | None:
+        """Return the LocalQueue under which running work is counted, None if under none.
+
+        Queues come and go under running work: what is not counted cannot be given back.
+        """
+        is_counted = local_queue in self._counted_doors and self.knows_door(local_queue, queue)
+        return local_queue if is_counted else None
+
+    def take(self, queue: str, usage: Usage, local_queue: str | None) -> None:
+        """Count usage; work of a queue that is gone counts nowhere."""
+        if self.knows(queue):
+            self.tree.add_usage(queue, usage, local_queue)
+
+    def give_back(self, queue: str, usage: Usage, local_queue: str | None) -> None:
+        """Take usage back; work of a queue that is gone is counted nowhere."""
+        if self.knows(queue):
+            self.tree.remove_usage(queue, usage, local_queue)
 
     def grants(self, workload: Workload, replicas: int) -> Iterator[Grant | QuotaRefusal]:
         """Yield flavor assignments in the queue's order of preference, or one refusal."""

@@ -11,7 +11,6 @@ from typing import TypeVar
 from gpuplane.core.fleet.columns import Take
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.admission import Usage
-from gpuplane.core.scheduling.workload import Workload
 
 _T = TypeVar("_T")
 _E = TypeVar("_E")
@@ -28,26 +27,6 @@ class Release:
     queue: str
     usage: Usage
     local_queue: str | None
-
-    @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        ends_at: int,
-        bench_index: int,
-        takes: tuple[Take, ...],
-        usage: Usage,
-    ) -> "Release":
-        """Return what this workload gives back."""
-        return cls(
-            ends_at,
-            str(workload.job_id),
-            bench_index,
-            takes,
-            workload.queue,
-            usage,
-            workload.local_queue,
-        )
 
 
 @dataclass(slots=True)

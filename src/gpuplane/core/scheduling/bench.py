@@ -62,7 +62,7 @@ class Row:
         end = len(touched)
         if end == self._seen:
             return
-        changed = np.array(list(set(touched[self._seen : end])), dtype=np.int64)
+        changed = np.array(sorted(set(touched[self._seen : end])), dtype=np.int64)
         self._seen = end
         suits = changed[self._suits[changed]]
         if len(suits):

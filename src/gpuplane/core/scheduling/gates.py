@@ -39,4 +39,7 @@ def find_gate(
         return Reason(
             Word.NO_QUEUE, f"There is no queue {workload.queue}.", "Have a queue made for you."
         )
+    if not admission.knows_door(workload.local_queue, workload.queue):
+        sentence = f"LocalQueue {workload.local_queue} does not lead to {workload.queue}."
+        return Reason(Word.NO_QUEUE, sentence, "Have a queue made for you.")
     return None

@@ -10,6 +10,7 @@ from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import JobId
 from gpuplane.core.quota.specs import FlavorResource, QueueingStrategy
+from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
@@ -26,6 +27,9 @@ from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
 from gpuplane.core.scheduling.waiting import Blocked, Explainer
 from gpuplane.core.scheduling.workload import Workload
+
+FORECASTS_A_HEAD = 4
+"""Forecasts tried per head that may keep its place: some blocked work has none to be found."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Judge:
         self._queues: dict[str, _QueueState] = {}
         self._blocked: list[Blocked] = []
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
-        self._heads_left = trial.policy.max_reserved_heads
+        self._forecasts_left = FORECASTS_A_HEAD * trial.policy.max_reserved_heads
 
     def consider(self, entry: Entry, position: int) -> Verdict | None:
         """Return where the workload goes, None when it waits."""
@@ -55,10 +59,12 @@ class Judge:
             return None
         kind = _kind(workload)
         is_known = kind is not None and kind in state.refused
+        refusal: QuotaRefusal | None = None
         if not is_known:
             found = self._trial.find_place(workload)
             if isinstance(found, Found):
                 return self._place(entry, found, position)
+            refusal = found
             if kind is not None:
                 # Room only shrinks within a cycle: what found none will find none.
                 state.refused.add(kind)
@@ -66,7 +72,9 @@ class Judge:
         if plan is not None:
             self._promise(entry, plan, position)
         else:
-            starts_at = None if is_known else self._keep_place(workload)
+            starts_at = None
+            if not is_known and not _is_final(refusal):
+                starts_at = self._keep_place(workload)
             self._blocked.append(Blocked(entry, position, starts_at=starts_at))
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
@@ -126,13 +134,14 @@ class Judge:
         if (
             trial.policy.backfill is not Backfill.CANNOT_DELAY_HEAD
             or workload.queue in trial.heads
-            or self._heads_left <= 0
+            or len(trial.heads) >= trial.policy.max_reserved_heads
+            or self._forecasts_left <= 0
             or not trial.could_ever_fit(workload)
         ):
             return None
         releases = trial.list_releases()
         forecast = find_first(releases, lambda some: self._probe_after(workload, some))
-        self._heads_left -= 1
+        self._forecasts_left -= 1
         if forecast is None:
             return None
         count, (found, slack) = forecast
@@ -152,7 +161,7 @@ class Judge:
             for each in releases:
                 for take in each.takes:
                     trial.benches[each.bench_index].fleet.release(take)
-                tree.remove_usage(each.queue, each.usage, each.local_queue)
+                trial.admission.give_back(each.queue, each.usage, each.local_queue)
             found = trial.find_place(workload)
             if not isinstance(found, Found):
                 return None
@@ -185,6 +194,10 @@ class Judge:
                 workload, fleet, found.spots, self._trial.policy.placement.value, notes
             ),
         )
+
+
+def _is_final(refusal: QuotaRefusal | None) -> bool:
+    return refusal is not None and refusal.is_final
 
 
 def _kind(workload: Workload) -> tuple[object, ...] | None:

@@ -31,6 +31,10 @@ NEARLY_DONE_RATIO = 0.9
 """Progress from which stopping is taken as throwing the whole run away (issue: costly)."""
 
 
+LossKey = tuple[int, bool, int, int, str]
+"""Class value, nearly done, GPU-seconds lost, less what remains, job id: cheapest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What stopping a running workload costs.
@@ -81,7 +85,7 @@ def compute_loss(running: RunningWorkload, now: int) -> Loss:
     )
 
 
-def loss_key(running: RunningWorkload, loss: Loss) -> tuple[int, bool, int, int, str]:
+def loss_key(running: RunningWorkload, loss: Loss) -> LossKey:
     """Return the order in which victims are taken: class first, then least loss, then id.
 
     Of equals the one with more still to run goes first: it would hold the place longest.
@@ -109,8 +113,13 @@ def as_preemptor(workload: Workload, usage: Usage) -> Preemptor:
     )
 
 
-def as_admitted(running: RunningWorkload) -> AdmittedWorkload:
-    """Return a running workload as the quotas see one that holds quota."""
+def as_admitted(running: RunningWorkload, local_queue: str | None) -> AdmittedWorkload:
+    """Return a running workload as the quotas see one that holds quota.
+
+    Args:
+        running: The workload.
+        local_queue: The LocalQueue under which its usage is counted, or None.
+    """
     workload = running.workload
     return AdmittedWorkload(
         id=str(workload.job_id),
@@ -119,7 +128,7 @@ def as_admitted(running: RunningWorkload) -> AdmittedWorkload:
         priority=PRIORITY_VALUES[workload.priority],
         queued_at_ms=workload.queued_at,
         admitted_at_ms=running.started_at,
-        local_queue=workload.local_queue,
+        local_queue=local_queue,
         is_evicted=running.stopping,
     )
 
@@ -139,6 +148,8 @@ class NodeRights:
 
     def allow(self, candidate: AdmittedWorkload) -> bool:
         """Tell whether the candidate may lose its devices to the preemptor."""
+        if candidate.cluster_queue not in self._tree.cluster_queues:
+            return False  # its queue is gone, and with it every policy that would allow it
         theirs = self._tree.get_spec(candidate.cluster_queue)
         if self._spec.covers_everything or theirs.covers_everything:
             return self._spec.covers_everything and theirs.covers_everything

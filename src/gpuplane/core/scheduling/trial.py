@@ -126,11 +126,17 @@ class Trial:
                 ends_at = running.expected_end
                 if ends_at is None:
                     ends_at = running.started_at + expected_s(workload, self.policy) * MS_PER_S
-                self._add_release(
-                    workload, Release.of(workload, ends_at, index, takes, running.usage)
+                self._releases[workload.job_id] = Release(
+                    ends_at,
+                    str(workload.job_id),
+                    index,
+                    takes,
+                    workload.queue,
+                    running.usage,
+                    self.admission.find_counted_door(workload.local_queue, workload.queue),
                 )
             for workload, found in self.started:
-                self._add_started(workload, found)
+                self._releases[workload.job_id] = self.release_of(workload, found)
         late = self.now
         return sorted(
             self._releases.values(), key=lambda each: (max(each.ends_at, late), each.name)
@@ -142,13 +148,12 @@ class Trial:
         self.whereabouts[workload.job_id] = [(found.bench_index, take.node) for take in takes]
         self.started.append((workload, found))
         if self._releases is not None:
-            self._add_started(workload, found)
+            self._releases[workload.job_id] = self.release_of(workload, found)
 
     def note_ended(self, job_id: JobId) -> None:
         """Forget a workload that is over; what it held is given back by the caller."""
         self.whereabouts.pop(job_id, None)
-        if self._releases is None:
-            self.list_releases()
+        self.list_releases()
         if self._releases is not None:
             self._releases.pop(job_id, None)
 
@@ -162,16 +167,17 @@ class Trial:
             bench.held_until[:] = 0
             bench.is_holding = False
 
-    def _add_started(self, workload: Workload, found: Found) -> None:
-        ends_at = self.now + expected_s(workload, self.policy) * MS_PER_S
-        self._add_release(
-            workload,
-            Release.of(workload, ends_at, found.bench_index, found.spots.takes, found.grant.usage),
+    def release_of(self, workload: Workload, found: Found) -> Release:
+        """Return what work that starts now gives back, and when that is expected."""
+        return Release(
+            self.now + expected_s(workload, self.policy) * MS_PER_S,
+            str(workload.job_id),
+            found.bench_index,
+            found.spots.takes,
+            workload.queue,
+            found.grant.usage,
+            workload.local_queue,
         )
-
-    def _add_release(self, workload: Workload, release: Release) -> None:
-        assert self._releases is not None
-        self._releases[workload.job_id] = release
 
     def could_ever_fit(self, workload: Workload) -> bool:
         """Tell whether some node would take the workload if it were empty."""

@@ -7,17 +7,11 @@ now and as free for those who may wait for it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.quota.preemption import AdmittedWorkload
 from gpuplane.core.quota.victims import plan_preemption
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
-from gpuplane.core.scheduling.backfill import find_first
-from gpuplane.core.scheduling.bench import NOT_FIT, Row
 from gpuplane.core.scheduling.decisions import Receipt
 from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.preemption import (
@@ -30,15 +24,15 @@ from gpuplane.core.scheduling.preemption import (
     loss_key,
     may_stop,
 )
+from gpuplane.core.scheduling.room import (
+    Piece,
+    find_cheapest_set,
+    probe_place,
+    release_parts,
+    swap_parts,
+)
+from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-from gpuplane.core.workloads import PRIORITY_VALUES
-
-if TYPE_CHECKING:
-    from gpuplane.core.scheduling.trial import Found, Trial
-
-MAX_NODES = 64
-"""Nodes for which a set of victims is worked out for one workload: those with the cheapest
-victims first, so what is left out could only cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +40,8 @@ class Candidate:
     """A running workload with what it holds and what stopping it costs."""
 
     running: RunningWorkload
-    bench_index: int
-    takes: tuple[Take, ...]
     loss: Loss
-    key: tuple[int, bool, int, int, str]
+    piece: Piece
 
     @property
     def job_id(self) -> JobId:
@@ -58,21 +50,27 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whom to stop and where the preemptor goes then; without victims what is stopping suffices."""
+    """Whom to stop and where the preemptor goes then.
+
+    Args:
+        victims: Whom to stop; nobody when what is stopping already suffices.
+        soft: What is stopping already and is given to this workload.
+    """
 
     victims: tuple[Candidate, ...]
-    found: "Found"
+    soft: tuple[Piece, ...]
+    found: Found
 
 
 class VictimSearch:
     """Looks for victims within one trial and remembers what it promised."""
 
-    def __init__(self, trial: "Trial") -> None:
+    def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._limits = trial.policy.preemption
         self._searches_left = self._limits.max_searches
         self._candidates: list[Candidate] | None = None
-        self._soft: list[tuple[int, Take]] = []
+        self._soft: list[Piece] = []
         self._soft_workloads: list[RunningWorkload] = []
         self._chosen: set[JobId] = set()
         self._spent: dict[ClusterId, int] = dict(trial.snapshot.preempted_last_hour)
@@ -80,7 +78,8 @@ class VictimSearch:
     def find_plan(self, workload: Workload) -> Plan | None:
         """Return the least costly plan that lets the workload start, or None.
 
-        The trial is as before afterwards; `promise` counts the plan.
+        What is stopping already is used before anyone else is stopped. The trial is as before
+        afterwards; `promise` counts the plan.
         """
         if not self._limits.enabled or self._searches_left <= 0:
             return None
@@ -91,24 +90,20 @@ class VictimSearch:
             return None
         self._searches_left -= 1
         with self._trial.undone():
-            self._release_soft()
-            return self._search(workload, candidates)
+            self._give_back(self._soft_workloads)
+            plan = self._plan_without_victims(workload)
+            if plan is not None:
+                return plan
+            release_parts(self._trial, self._soft)
+            return self._plan_with_victims(workload, candidates)
 
     def promise(self, workload: Workload, plan: Plan) -> None:
         """Count the plan: the preemptor's place is taken, the rest of what is freed is soft."""
-        fleets = [bench.fleet for bench in self._trial.benches]
-        freed = [*self._soft, *_takes_of(plan.victims)]
-        before = _Room.of(fleets, freed)
-        for index, take in freed:
-            fleets[index].release(take)
-        after = _Room.of(fleets, freed)
-        index = plan.found.bench_index
-        for take in plan.found.spots.takes:
-            fleets[index].allocate(take)
-        used = _Room.of(fleets, freed)
-        self._soft = list(_left_over(fleets, freed, before, after, used))
-        for bench_index, take in self._soft:
-            fleets[bench_index].allocate(take)
+        used = set(plan.soft)
+        kept = [piece for piece in self._soft if piece not in used]
+        freed = [*plan.soft, *(each.piece for each in plan.victims)]
+        self._soft = kept + swap_parts(self._trial, freed, plan.found)
+        self._soft.sort(key=lambda piece: piece.key)
         usage = plan.found.grant.usage
         self._trial.admission.tree.add_usage(workload.queue, usage, workload.local_queue)
         for victim in plan.victims:
@@ -140,50 +135,60 @@ class VictimSearch:
         trial = self._trial
         self._candidates = []
         for running, index, takes in trial.list_running():
+            loss = compute_loss(running, trial.now)
+            piece = Piece(loss_key(running, loss), tuple((index, take) for take in takes))
             if running.stopping:
-                self._soft += [(index, take) for take in takes]
+                self._soft.append(piece)
                 self._soft_workloads.append(running)
             elif not is_protected(running, self._limits, trial.now):
-                loss = compute_loss(running, trial.now)
-                key = loss_key(running, loss)
-                self._candidates.append(Candidate(running, index, takes, loss, key))
-        self._candidates.sort(key=lambda each: each.key)
+                self._candidates.append(Candidate(running, loss, piece))
+        self._candidates.sort(key=lambda each: each.piece.key)
+        self._soft.sort(key=lambda piece: piece.key)
         return self._candidates
 
     # The search, inside an undone trial.
 
-    def _release_soft(self) -> None:
-        for index, take in self._soft:
-            self._trial.benches[index].fleet.release(take)
-        tree = self._trial.admission.tree
-        for running in self._soft_workloads:
-            tree.remove_usage(running.workload.queue, running.usage, running.workload.local_queue)
+    def _plan_without_victims(self, workload: Workload) -> Plan | None:
+        """Return a plan with what is stopping already; its quota is given back, its nodes not.
 
-    def _search(self, workload: Workload, candidates: list[Candidate]) -> Plan | None:
-        found = self._probe(workload)
+        The same search that chose the victims finds them again while they stop.
+        """
+        if not self._soft and not self._soft_workloads:
+            return None
+        found = probe_place(self._trial, workload)
         if found is not None:
-            return Plan((), found)
+            return Plan((), (), found)
+        grant = self._first_answer(workload)
+        if not isinstance(grant, Grant):
+            return None
+        chosen = find_cheapest_set(self._trial, workload, grant, self._soft)
+        if chosen is None:
+            return None
+        found = self._probe_without(workload, chosen)
+        return None if found is None else Plan((), tuple(chosen), found)
+
+    def _plan_with_victims(self, workload: Workload, candidates: list[Candidate]) -> Plan | None:
+        """Return a plan with victims; everything soft is given back already."""
         victims = self._quota_victims(workload, candidates)
         if victims is None:
             return None
-        self._release(victims)
-        found = self._probe(workload)
+        self._give_back(each.running for each in victims)
+        found = probe_place(self._trial, workload)
         if found is None:
-            rest = [each for each in candidates if each not in victims]
-            more = self._node_victims(workload, rest)
+            release_parts(self._trial, (each.piece for each in victims))
+            more = self._node_victims(workload, candidates, victims)
             if more is None:
                 return None
             victims = [*victims, *more]
-            found = self._probe(workload)
+            found = self._probe_without(workload, [each.piece for each in more])
         if found is None or not self._within_limits(victims):
             return None
-        return Plan(tuple(victims), found)
+        return Plan(tuple(victims), tuple(self._soft), found)
 
-    def _probe(self, workload: Workload) -> "Found | None":
-        """Return the place the workload would get now, with nothing counted."""
+    def _probe_without(self, workload: Workload, pieces: Sequence[Piece]) -> Found | None:
         with self._trial.undone():
-            found = self._trial.find_place(workload)
-        return found if found is not None and not isinstance(found, QuotaRefusal) else None
+            release_parts(self._trial, pieces)
+            return probe_place(self._trial, workload)
 
     def _within_limits(self, victims: Sequence[Candidate]) -> bool:
         counts: dict[ClusterId, int] = {}
@@ -206,7 +211,7 @@ class VictimSearch:
         soft = {each.workload.job_id for each in self._soft_workloads}
         for running, _, _ in self._trial.list_running():
             if running.workload.job_id not in soft:
-                admitted.setdefault(running.workload.queue, []).append(as_admitted(running))
+                admitted.setdefault(running.workload.queue, []).append(self._admitted(running))
         targets = plan_preemption(
             self._trial.admission.tree,
             as_preemptor(workload, answer.usage),
@@ -220,105 +225,37 @@ class VictimSearch:
         return next(iter(self._trial.admission.grants(workload, replicas)), None)
 
     def _node_victims(
-        self, workload: Workload, candidates: list[Candidate]
+        self, workload: Workload, candidates: list[Candidate], taken: list[Candidate]
     ) -> list[Candidate] | None:
-        """Return victims whose devices make room, given quota; leaves them released."""
+        """Return further victims whose devices make room, given quota; [] if none are needed."""
+        if probe_place(self._trial, workload) is not None:
+            return []
         answer = self._first_answer(workload)
         if not isinstance(answer, Grant):
             return None
         rights = NodeRights(self._trial.admission.tree, as_preemptor(workload, answer.usage))
-        legal = [each for each in candidates if rights.allow(as_admitted(each.running))]
+        legal = {
+            each.piece: each
+            for each in candidates
+            if each not in taken and rights.allow(self._admitted(each.running))
+        }
         if not legal:
             return None
-        if workload.replicas.count == 1:
-            return self._cheapest_on_one_node(workload, answer, legal)
-        return self._cheapest_for_gang(workload, legal)
+        chosen = find_cheapest_set(self._trial, workload, answer, list(legal))
+        return None if chosen is None else [legal[piece] for piece in chosen]
 
-    def _cheapest_on_one_node(
-        self, workload: Workload, grant: Grant, legal: list[Candidate]
-    ) -> list[Candidate] | None:
-        """Return the cheapest minimal set on any one node; legal candidates come cheapest first."""
-        by_node: dict[tuple[int, int], list[Candidate]] = {}
-        for each in legal:
-            for node in dict.fromkeys(take.node for take in each.takes):
-                by_node.setdefault((each.bench_index, node), []).append(each)
-        rows: dict[int, tuple[Row, object]] = {}
-        best: list[Candidate] | None = None
-        tried = 0
-        for (index, node), there in by_node.items():
-            if tried == MAX_NODES:
-                break
-            if index not in rows:
-                row = self._trial.benches[index].row(workload)
-                rows[index] = row, self._trial.allowed_nodes(workload, index, grant)
-            row, allowed = rows[index]
-            if not row.suits(node) or (isinstance(allowed, np.ndarray) and not allowed[node]):
-                continue
-            tried += 1
-            with self._trial.undone():
-                victims = self._minimal_on(row, node, there)
-            if victims and (best is None or _total(victims) < _total(best)):
-                best = victims
-        if best is not None:
-            self._release(best)
-        return best
+    def _admitted(self, running: RunningWorkload) -> AdmittedWorkload:
+        workload = running.workload
+        door = self._trial.admission.find_counted_door(workload.local_queue, workload.queue)
+        return as_admitted(running, door)
 
-    def _minimal_on(self, row: Row, node: int, there: list[Candidate]) -> list[Candidate] | None:
-        """Return a minimal set of victims that lets the class fit a node."""
-        taken: list[Candidate] = []
-        for each in there:
-            self._release([each])
-            taken.append(each)
-            row.refresh()
-            if row.ranks[node] != NOT_FIT:
-                break
-        else:
-            return None
-        for each in reversed(taken[:-1]):
-            self._put_back(each)
-            row.refresh()
-            if row.ranks[node] != NOT_FIT:
-                taken.remove(each)
-            else:
-                self._release([each])
-        return taken
-
-    def _cheapest_for_gang(
-        self, workload: Workload, legal: list[Candidate]
-    ) -> list[Candidate] | None:
-        """Return the shortest run of cheapest victims that suffices, less those not needed."""
-        found = find_first(legal, lambda some: self._probe_without(workload, some))
-        if found is None:
-            return None
-        taken = legal[: found[0]]
-        for each in reversed(taken[:-1]):
-            rest = [other for other in taken if other is not each]
-            if self._probe_without(workload, rest) is not None:
-                taken = rest
-        self._release(taken)
-        return taken
-
-    def _probe_without(self, workload: Workload, victims: Sequence[Candidate]) -> "Found | None":
-        with self._trial.undone():
-            self._release(victims)
-            return self._probe(workload)
-
-    def _release(self, victims: Iterable[Candidate]) -> None:
-        tree = self._trial.admission.tree
-        for each in victims:
-            fleet = self._trial.benches[each.bench_index].fleet
-            for take in each.takes:
-                fleet.release(take)
-            running = each.running
-            tree.remove_usage(running.workload.queue, running.usage, running.workload.local_queue)
-
-    def _put_back(self, victim: Candidate) -> None:
-        fleet = self._trial.benches[victim.bench_index].fleet
-        for take in victim.takes:
-            fleet.allocate(take)
-        workload = victim.running.workload
-        tree = self._trial.admission.tree
-        tree.add_usage(workload.queue, victim.running.usage, workload.local_queue)
+    def _give_back(self, workloads: Iterable[RunningWorkload]) -> None:
+        """Give back quota; what is on nodes stays."""
+        admission = self._trial.admission
+        for running in workloads:
+            queue = running.workload.queue
+            door = admission.find_counted_door(running.workload.local_queue, queue)
+            admission.give_back(queue, running.usage, door)
 
 
 def make_receipt(preemptor: Workload, victim: Candidate) -> Receipt:
@@ -333,71 +270,3 @@ def make_receipt(preemptor: Workload, victim: Candidate) -> Receipt:
         rule=f"{workload.priority.value} may be stopped by {preemptor.priority.value}",
         sentence=(f"Ran {loss.ran_s} s; {loss.lost_gpu_s} GPU-seconds since {since} are lost."),
     )
-
-
-def _total(victims: Sequence[Candidate]) -> tuple[int, bool, int, int, str]:
-    """Return the cost of a set: the highest class in it, then what is lost, then how many."""
-    return (
-        max(PRIORITY_VALUES[each.running.workload.priority] for each in victims),
-        any(each.loss.is_nearly_done for each in victims),
-        sum(each.loss.lost_gpu_s for each in victims),
-        len(victims),
-        min(str(each.job_id) for each in victims),
-    )
-
-
-def _takes_of(victims: Iterable[Candidate]) -> list[tuple[int, Take]]:
-    return [(each.bench_index, take) for each in victims for take in each.takes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Free amounts of some nodes: (CPU, memory, ephemeral) and free milli per GPU."""
-
-    node: dict[tuple[int, int], tuple[int, int, int]]
-    gpus: dict[tuple[int, int], tuple[int, ...]]
-
-    @classmethod
-    def of(cls, fleets: Sequence[Fleet], freed: Iterable[tuple[int, Take]]) -> "_Room":
-        node: dict[tuple[int, int], tuple[int, int, int]] = {}
-        gpus: dict[tuple[int, int], tuple[int, ...]] = {}
-        for index, take in freed:
-            key = (index, take.node)
-            if key not in node:
-                fleet = fleets[index]
-                node[key] = (
-                    int(fleet.cpu_free[take.node]),
-                    int(fleet.memory_free[take.node]),
-                    int(fleet.ephemeral_free[take.node]),
-                )
-                gpus[key] = tuple(fleet.gpu_free_milli[:, take.node].tolist())
-        return cls(node, gpus)
-
-
-def _left_over(
-    fleets: Sequence[Fleet],
-    freed: Sequence[tuple[int, Take]],
-    before: _Room,
-    after: _Room,
-    used: _Room,
-) -> Iterable[tuple[int, Take]]:
-    """Yield what was freed and not used again, so that nobody else starts on it now.
-
-    Of what was free before and used now nothing is freed; what was used beyond that came out of
-    the freed part.
-    """
-    for key, was in before.node.items():
-        index, node = key
-        left = tuple(
-            max(0, (freed_now - had) - max(0, (freed_now - has) - max(0, had)))
-            for had, freed_now, has in zip(was, after.node[key], used.node[key], strict=True)
-        )
-        yield index, Take(node, 0, 0, left[0], left[1], left[2])
-        triples = zip(before.gpus[key], after.gpus[key], used.gpus[key], strict=True)
-        for gpu, (had, freed_now, has) in enumerate(triples):
-            milli = max(0, (freed_now - had) - max(0, (freed_now - has) - had))
-            if milli:
-                yield index, Take(node, 1 << gpu, milli, 0, 0, 0)
-    for index, take in freed:
-        if take.mig is not None and fleets[index].has_free_instance(take):
-            yield index, Take(take.node, 0, 0, 0, 0, 0, take.mig)

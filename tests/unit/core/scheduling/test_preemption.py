@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplane.core.forecast.forecasting import forecast
 from gpuplane.core.quota.specs import (
     GPU,
     ClusterQueueSpec,
@@ -16,10 +17,12 @@ from gpuplane.core.quota.specs import (
     ResourceGroup,
     ResourceQuota,
     WithinClusterQueue,
+    unlimited_cluster_queue,
 )
+from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
-from gpuplane.core.scheduling.policy import Policy, PreemptionLimits
+from gpuplane.core.scheduling.policy import Policy, PreemptionLimits, Snapshot
 from gpuplane.core.scheduling.workload import RunningWorkload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from tests.builders import (
@@ -29,6 +32,7 @@ from tests.builders import (
     WorkloadBuilder,
     World,
     a_node,
+    a_tree,
     a_workload,
 )
 
@@ -233,3 +237,24 @@ def test_a_queue_whose_policies_say_never_stops_nobody() -> None:
     start(world, a_workload("low", "q").gpus(8).priority(Priority.LOW))
     world.pending = [a_workload("urgent", "q").gpus(8).priority(Priority.HIGH).build()]
     assert not run(world).preempting
+
+
+def test_work_of_a_queue_that_is_gone_runs_on_and_disturbs_nobody() -> None:
+    world = World([a_node("a")], [unlimited_cluster_queue("old"), unlimited_cluster_queue("new")])
+    start(world, a_workload("left", "old").gpus(8).priority(Priority.LOW))
+    world.queues = [unlimited_cluster_queue("new")]
+    urgent = a_workload("urgent", "new").gpus(8).priority(Priority.HIGH).build()
+    running = tuple(
+        replace(each, workload=replace(each.workload, local_queue="gone/door"))
+        for each in world.running
+    )
+    fleet = world.snapshot_fleet()
+    snapshot = Snapshot(1, (urgent,), running, (fleet,), a_tree(*world.queues))
+    decision = decide(snapshot, Policy(), NOW, 1)
+    assert not decision.preempting
+    assert len(forecast(snapshot, Policy(), NOW, 1).estimates) == 1
+
+
+def test_a_local_queue_that_leads_elsewhere_is_a_reason() -> None:
+    world = World([a_node("a")], pending=[a_workload().having(local_queue="t/door").build()])
+    assert run(world).waiting[0].reason.word is Word.NO_QUEUE

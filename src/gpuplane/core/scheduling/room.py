@@ -1,0 +1,212 @@
+"""Makes room on nodes: the cheapest minimal set of what is taken whose release lets work fit.
+
+Owns the search over pieces of taken devices and what is left over of them afterwards. Does not
+know who may be stopped, nor quotas.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuplane.core.fleet.columns import Bools, Fleet, Take
+from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
+from gpuplane.core.scheduling.backfill import find_first
+from gpuplane.core.scheduling.bench import NOT_FIT, Row
+from gpuplane.core.scheduling.preemption import LossKey
+from gpuplane.core.scheduling.trial import Found, Trial
+from gpuplane.core.scheduling.workload import Workload
+
+MAX_NODES = 64
+"""Nodes for which a set is worked out for one workload: those with the cheapest pieces first, so
+what is left out could only cost more."""
+
+Parts = tuple[tuple[int, Take], ...]
+"""(fleet, take) of everything one piece holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Something taken that can be given back as a whole, and what that costs."""
+
+    key: LossKey
+    parts: Parts
+
+
+def probe_place(trial: Trial, workload: Workload) -> Found | None:
+    """Return the place the workload would get now, with nothing counted."""
+    with trial.undone():
+        found = trial.find_place(workload)
+    return None if isinstance(found, QuotaRefusal) else found
+
+
+def release_parts(trial: Trial, pieces: Iterable[Piece]) -> None:
+    """Give back what the pieces hold on nodes."""
+    for piece in pieces:
+        for index, take in piece.parts:
+            trial.benches[index].fleet.release(take)
+
+
+def find_cheapest_set(
+    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+) -> list[Piece] | None:
+    """Return the cheapest minimal set whose release makes room, or None.
+
+    For one replica the sets of single nodes are compared; for more, the shortest run of the
+    cheapest pieces is taken and thinned out.
+
+    Args:
+        trial: Fleets to look in; left as they are.
+        workload: What needs room, with quota.
+        grant: The flavors whose nodes it may use.
+        pieces: Cheapest first.
+    """
+    if workload.replicas.count == 1:
+        return _cheapest_on_one_node(trial, workload, grant, pieces)
+    return _cheapest_for_gang(trial, workload, pieces)
+
+
+def _cheapest_on_one_node(
+    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+) -> list[Piece] | None:
+    by_node: dict[tuple[int, int], list[Piece]] = {}
+    for piece in pieces:
+        for place in dict.fromkeys((index, take.node) for index, take in piece.parts):
+            by_node.setdefault(place, []).append(piece)
+    rows: dict[int, tuple[Row, Bools | None]] = {}
+    best: list[Piece] | None = None
+    tried = 0
+    for (index, node), there in by_node.items():
+        if tried == MAX_NODES:
+            break
+        bench = trial.benches[index]
+        if not trial.may_use(workload, bench.fleet):
+            continue
+        if index not in rows:
+            rows[index] = bench.row(workload), trial.allowed_nodes(workload, index, grant)
+        row, allowed = rows[index]
+        if not row.suits(node) or (allowed is not None and not allowed[node]):
+            continue
+        tried += 1
+        found = _minimal_on(trial, row, node, there)
+        if found and (best is None or _total(found) < _total(best)):
+            best = found
+    return best
+
+
+def _minimal_on(trial: Trial, row: Row, node: int, there: Sequence[Piece]) -> list[Piece] | None:
+    """Return a minimal set that lets the class fit a node, thinned out dearest first."""
+
+    def fits_without(pieces: Sequence[Piece]) -> bool:
+        with trial.undone():
+            release_parts(trial, pieces)
+            row.refresh()
+            return bool(row.ranks[node] != NOT_FIT)
+
+    found = find_first(there, lambda some: fits_without(some) or None)
+    if found is None:
+        return None
+    return _thin_out(list(there[: found[0]]), fits_without)
+
+
+def _cheapest_for_gang(
+    trial: Trial, workload: Workload, pieces: Sequence[Piece]
+) -> list[Piece] | None:
+    def fits_without(some: Sequence[Piece]) -> bool:
+        with trial.undone():
+            release_parts(trial, some)
+            return probe_place(trial, workload) is not None
+
+    found = find_first(pieces, lambda some: fits_without(some) or None)
+    if found is None:
+        return None
+    return _thin_out(list(pieces[: found[0]]), fits_without)
+
+
+def _thin_out(taken: list[Piece], fits_without: Callable[[Sequence[Piece]], bool]) -> list[Piece]:
+    """Return the set without what it can spare, the dearest spared first; the last is needed."""
+    for piece in list(reversed(taken[:-1])):
+        rest = [other for other in taken if other is not piece]
+        if fits_without(rest):
+            taken = rest
+    return taken
+
+
+def _total(pieces: Sequence[Piece]) -> tuple[int, bool, int, int, str]:
+    """Return the cost of a set: the highest class in it, then what is lost, then how many."""
+    keys = [piece.key for piece in pieces]
+    return (
+        max(key[0] for key in keys),
+        any(key[1] for key in keys),
+        sum(key[2] for key in keys),
+        len(keys),
+        min(key[4] for key in keys),
+    )
+
+
+def swap_parts(trial: Trial, freed: Sequence[Piece], found: Found) -> list[Piece]:
+    """Give back the pieces, take the place, and take what is left of the pieces again.
+
+    Returns:
+        What is left, a piece a node: held by nobody yet, and for nobody else to start on.
+    """
+    fleets = [bench.fleet for bench in trial.benches]
+    places = {
+        (index, take.node): piece.key for piece in reversed(freed) for index, take in piece.parts
+    }
+    before = {place: _Room.of(fleets, place) for place in places}
+    release_parts(trial, freed)
+    after = {place: _Room.of(fleets, place) for place in places}
+    for take in found.spots.takes:
+        fleets[found.bench_index].allocate(take)
+    left: list[Piece] = []
+    for place, key in places.items():
+        used = _Room.of(fleets, place)
+        parts = [
+            (place[0], take) for take in _left_over(place[1], before[place], after[place], used)
+        ]
+        parts += [
+            (index, Take(take.node, 0, 0, 0, 0, 0, take.mig))
+            for piece in freed
+            for index, take in piece.parts
+            if (index, take.node) == place and fleets[index].has_free_instance(take)
+        ]
+        for index, take in parts:
+            fleets[index].allocate(take)
+        if parts:
+            left.append(Piece(key, tuple(parts)))
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What is free on a node: (CPU, memory, ephemeral storage) and milli per GPU."""
+
+    node: tuple[int, int, int]
+    gpus: tuple[int, ...]
+
+    @classmethod
+    def of(cls, fleets: Sequence[Fleet], place: tuple[int, int]) -> "_Room":
+        fleet, node = fleets[place[0]], place[1]
+        free = (fleet.cpu_free, fleet.memory_free, fleet.ephemeral_free)
+        cpu, memory, ephemeral = (int(column[node]) for column in free)
+        return cls((cpu, memory, ephemeral), tuple(fleet.gpu_free_milli[:, node].tolist()))
+
+
+def _left_over(node: int, before: _Room, after: _Room, used: _Room) -> Iterator[Take]:
+    """Yield what was freed and not used again, of CPU and memory and of each GPU.
+
+    What is used comes first out of what was free before, then out of what was freed.
+    """
+    cpu, memory, ephemeral = (
+        _rest(*amounts) for amounts in zip(before.node, after.node, used.node, strict=True)
+    )
+    if cpu or memory or ephemeral:
+        yield Take(node, 0, 0, cpu, memory, ephemeral)
+    for gpu, amounts in enumerate(zip(before.gpus, after.gpus, used.gpus, strict=True)):
+        milli = _rest(*amounts)
+        if milli:
+            yield Take(node, 1 << gpu, milli, 0, 0, 0)
+
+
+def _rest(before: int, after: int, used: int) -> int:
+    taken = after - used
+    return max(0, (after - before) - max(0, taken - max(0, before)))

@@ -1,0 +1,211 @@
+"""Makes the loops and the API's dependencies out of the parts of one process."""
+
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx2
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from gpuplane.api.app import AppDependencies
+from gpuplane.api.authentication import Authenticator
+from gpuplane.api.limits import Limits
+from gpuplane.api.oidc import OidcIssuer, OidcLogins
+from gpuplane.api.routers import load_routers
+from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
+from gpuplane.core.workloads import Priority
+from gpuplane.db.database import Database
+from gpuplane.db.leases import LeaseKeeper
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.events.service import WebhookPolicy
+from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
+from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
+from gpuplane.domains.jobs.service.due import WaitTargets
+from gpuplane.entry.backends import BackendRegistry
+from gpuplane.entry.home import Home
+from gpuplane.entry.settings import Settings, SettingsError
+from gpuplane.kit.clock import Clock
+from gpuplane.kit.feeds import Feed
+from gpuplane.kit.loops import LoopBody, LoopRunner
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.tracing import Tracing
+from gpuplane.loops.dispatcher import DispatcherLoop
+from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.meters import JobMeters, MetersLoop
+from gpuplane.loops.monitor import MonitorLoop
+from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.relay import RelayLoop
+from gpuplane.loops.scheduler.loop import SchedulerLoop
+from gpuplane.loops.webhooks import WebhookLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What loops and API share in one process."""
+
+    settings: Settings
+    home: Home
+    clock: Clock
+    database: Database
+    keys: SealingKeys
+    backends: BackendRegistry
+    runner: LoopRunner
+    registry: CollectorRegistry
+    feed: Feed
+    client: httpx2.AsyncClient
+    leases: LeaseKeeper
+    tracing: Tracing
+
+
+def owner_name() -> str:
+    """Return the name under which this process holds leases."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBody]:
+    """Return every loop of the control plane, not started."""
+    settings, database, clock = parts.settings, parts.database, parts.clock
+    chance = random.Random()
+    owner = owner_name()
+
+    def jitter() -> float:
+        return chance.uniform(-1, 1)
+
+    def seal(text: str) -> bytes:
+        return parts.keys.seal(text.encode(), "jobs/outputs")
+
+    return [
+        SchedulerLoop(
+            database,
+            clock,
+            parts.leases,
+            policy_of(settings),
+            settings.scheduling.seed,
+            settings.loops.scheduler_s,
+        ),
+        DispatcherLoop(
+            database,
+            clock,
+            parts.backends,
+            around,
+            jitter,
+            parts.keys,
+            parts.tracing,
+            settings.loops.dispatcher_s,
+        ),
+        ObserverLoop(
+            database,
+            clock,
+            parts.backends,
+            seal,
+            jitter,
+            lambda: parts.runner.wake(["observer"]),
+            settings.loops.observer_s,
+        ),
+        InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
+        MonitorLoop(
+            database, clock, parts.backends, targets_of(settings), settings.loops.monitor_s
+        ),
+        RelayLoop(database, clock, owner, parts.feed.publish),
+        WebhookLoop(
+            database,
+            clock,
+            owner,
+            parts.keys,
+            webhook_policy_of(settings),
+            parts.client,
+            chance.random,
+        ),
+        MetersLoop(database, clock, JobMeters(parts.registry)),
+    ]
+
+
+def make_dependencies(parts: Parts) -> AppDependencies:
+    """Return what the API is given."""
+    settings = parts.settings
+    oidc = oidc_of(settings, parts.database, parts.clock, parts.client)
+    return AppDependencies(
+        database=parts.database,
+        clock=parts.clock,
+        authenticator=Authenticator(parts.database, parts.clock, oidc),
+        routers=load_routers(),
+        registry=parts.registry,
+        limits=limits_of(settings),
+        loop_states=parts.runner.states,
+        tracing=parts.tracing,
+        ports={
+            "backends": parts.backends,
+            "sealing": parts.keys,
+            "submit_limits": SubmitLimits(
+                settings.limits.unfinished_jobs, settings.limits.array_size
+            ),
+            "event_feed": parts.feed,
+            "webhook_policy": webhook_policy_of(settings),
+            "find_cluster": clusters.find_cluster,
+            "workspaces": WorkspaceFolder(
+                parts.home.workspaces, max_bytes=settings.http.workspace_bytes
+            ),
+        },
+    )
+
+
+def targets_of(settings: Settings) -> WaitTargets:
+    """Return the queue-wait targets that settings describe."""
+    targets = settings.targets
+    return WaitTargets(
+        {
+            Priority.CRITICAL: targets.critical_wait_s * 1000,
+            Priority.HIGH: targets.high_wait_s * 1000,
+            Priority.NORMAL: targets.normal_wait_s * 1000,
+        }
+    )
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return the scheduling policy that settings describe."""
+    return Policy(
+        placement=PlacementPolicy(settings.scheduling.placement),
+        preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
+    )
+
+
+def webhook_policy_of(settings: Settings) -> WebhookPolicy:
+    """Return what webhooks may do by the settings."""
+    hosts = tuple(filter(None, (h.strip() for h in settings.webhooks.allowed_hosts.split(","))))
+    return WebhookPolicy(
+        allowed_hosts=hosts,
+        tries=settings.webhooks.max_tries,
+        timeout_s=settings.webhooks.timeout_s,
+    )
+
+
+def oidc_of(
+    settings: Settings, database: Database, clock: Clock, client: httpx2.AsyncClient
+) -> OidcLogins | None:
+    """Return logins by the issuers that settings name, or None without any.
+
+    Raises:
+        SettingsError: If the issuers are not the JSON they should be; says what is wrong.
+    """
+    if not settings.oidc.issuers:
+        return None
+    try:
+        issuers = msgspec.json.decode(settings.oidc.issuers, type=tuple[OidcIssuer, ...])
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"GPUPLANE_OIDC_ISSUERS is no list of issuers: {error}.") from error
+    return OidcLogins(issuers, database, clock, client)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the API's limits that settings describe."""
+    http = settings.http
+    return Limits(
+        body_bytes=http.body_bytes,
+        json_depth=http.json_depth,
+        submits_per_s=http.submits_per_s,
+        submit_burst=http.submit_burst,
+        streams=http.streams,
+    )

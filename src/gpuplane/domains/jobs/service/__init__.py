@@ -112,6 +112,7 @@ from gpuplane.domains.jobs.service.submitting import (
     Submission,
     SubmitLimits,
     check_submission,
+    draft_job,
     submit,
 )
 from gpuplane.domains.jobs.service.verbs import (
@@ -172,6 +173,7 @@ __all__ = [
     "cluster_of",
     "count_recent_preemptions",
     "current",
+    "draft_job",
     "drain_node",
     "end_never_started",
     "end_without_attempt",

@@ -159,6 +159,13 @@ def check_submission(session: ReadSession, submission: Submission, now: int) -> 
     return cluster
 
 
+def draft_job(session: ReadSession, submission: Submission, now: int) -> Job:
+    """Return the job a submission would be, queued now and stored nowhere."""
+    cluster = _named_cluster(clusters.list_usable(session, submission.tenant_id), submission)
+    draft = _blank(submission, cluster, new_id(), now)
+    return replace(draft, status=JobStatus.QUEUED, queued_at=now)
+
+
 def _check_kind(spec: JobSpec) -> None:
     if spec.deployment_type in (DeploymentType.HELM, DeploymentType.MODEL):
         what = "Helm releases" if spec.deployment_type is DeploymentType.HELM else "model endpoints"

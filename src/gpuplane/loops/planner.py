@@ -1,0 +1,282 @@
+"""Answers what would become of a job, by the scheduler's own loading and the decision core.
+
+Reads the world as a turn of the scheduler does and applies nothing. It has columns of its own,
+because the scheduler's are advanced while a turn runs; questions are answered one after another.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuplane.core.forecast.estimates import ForecastLimits
+from gpuplane.core.forecast.forecasting import earliest_start, forecast
+from gpuplane.core.ids import ClusterId, JobId
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Verdict, Waiting
+from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.why import Change, explain_workload
+from gpuplane.core.scheduling.workload import Workload
+from gpuplane.db.database import Database
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Forecast, Job, Outlook, SmallestChange, Submission
+from gpuplane.kit.clock import Clock
+from gpuplane.loops.scheduler.loading import ClusterView, Prepared, World, candidates_of, prepare
+from gpuplane.loops.scheduler.state import SchedulerState
+
+LIMITS = ForecastLimits(max_events=200, max_pending=500)
+"""A question waits for its answer, so a forecast for one looks less far than a timeline's."""
+KEPT_MS = 5_000
+"""How long a cluster's forecasts are told again without being computed again."""
+QUOTA_WORDS = frozenset(
+    {
+        Word.QUOTA_EXCEEDED,
+        Word.BORROWING_LIMIT,
+        Word.LOCAL_QUEUE_LIMIT,
+        Word.REQUEST_EXCEEDS_QUOTA,
+        Word.NO_QUEUE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One job in the world of one cluster."""
+
+    view: ClusterView
+    prepared: Prepared
+    policy: Policy
+    job: Job
+
+    @property
+    def workload(self) -> Workload | None:
+        for each in self.prepared.snapshot.pending:
+            if each.job_id == self.job.id:
+                return each
+        return None
+
+
+class WorldPlanner:
+    """Asks the decision core about the world as it is now; offered as the port `planner`."""
+
+    def __init__(self, database: Database, clock: Clock, policy: Policy, seed: int) -> None:
+        """Make a planner.
+
+        Args:
+            database: Where jobs and fleets are kept.
+            clock: The time.
+            policy: The scheduler's policy.
+            seed: The scheduler's seed.
+        """
+        self._database = database
+        self._clock = clock
+        self._policy = policy
+        self._seed = seed
+        self._state = SchedulerState()
+        self._turn = asyncio.Lock()
+        self._kept: dict[ClusterId, tuple[int, tuple[Forecast, ...]]] = {}
+
+    async def outlook_of(self, submission: Submission) -> Outlook:
+        """Return what would become of a submission."""
+        now = self._clock.now_ms()
+        async with self._turn:
+            world, job = await self._database.read(lambda s: self._load_with(s, submission, now))
+            asked = replace(world, queued=(*world.queued, job))
+            outlook = await asyncio.to_thread(self._look, asked, job, now, wants_change=False)
+        start = submission.spec.scheduled_start
+        if start is not None and start > now:
+            later = None if outlook.earliest_start is None else max(start, outlook.earliest_start)
+            return replace(outlook, starts_now=False, earliest_start=later)
+        return outlook
+
+    async def outlook_of_job(self, job_id: JobId) -> Outlook | None:
+        """Return what a queued job waits for with the smallest change; None if it does not wait."""
+        now = self._clock.now_ms()
+        async with self._turn:
+            world = await self._database.read(lambda s: self._state.load(s, now))
+            job = next((each for each in world.queued if each.id == job_id), None)
+            if job is None:
+                return None
+            return await asyncio.to_thread(self._look, world, job, now, wants_change=True)
+
+    async def forecasts(self, cluster_id: ClusterId) -> tuple[Forecast, ...]:
+        """Return when the waiting jobs of a cluster are expected to run, earliest first."""
+        now = self._clock.now_ms()
+        kept = self._kept.get(cluster_id)
+        if kept is not None and 0 <= now - kept[0] < KEPT_MS:
+            return kept[1]
+        async with self._turn:
+            world = await self._database.read(lambda s: self._state.load(s, now))
+            found = await asyncio.to_thread(self._forecast, world, cluster_id, now)
+        self._kept[cluster_id] = (now, found)
+        return found
+
+    def _load_with(
+        self, session: ReadSession, submission: Submission, now: int
+    ) -> tuple[World, Job]:
+        world = self._state.load(session, now)
+        job = jobs.draft_job(session, submission, now)
+        tenants = identity.tenants_by_ids(session, {job.tenant_id})
+        projects = identity.projects_by_ids(session, {job.project_id})
+        named = replace(
+            world,
+            tenants={**world.tenants, **{key: each.name for key, each in tenants.items()}},
+            projects={**world.projects, **{key: each.name for key, each in projects.items()}},
+        )
+        return named, job
+
+    def _look(self, world: World, job: Job, now: int, *, wants_change: bool) -> Outlook:
+        """Return the best answer among the clusters a job may use."""
+        views = candidates_of(world, job)
+        if not views:
+            reason = Reason(
+                Word.NO_CLUSTER,
+                "No cluster that it may use is available.",
+                "Name a cluster, or have one granted to the tenant.",
+            )
+            return Outlook(None, None, simulated=False, starts_now=False, reason=reason)
+        outlooks: list[Outlook] = []
+        for view in views:
+            outlook = self._look_on(world, view, job, now, wants_change=wants_change)
+            if outlook.starts_now:
+                return outlook
+            outlooks.append(outlook)
+        return min(outlooks, key=lambda each: each.earliest_start or 2**62)
+
+    def _look_on(
+        self, world: World, view: ClusterView, job: Job, now: int, *, wants_change: bool
+    ) -> Outlook:
+        question = self._ask(world, view, job)
+        workload = question.workload
+        empty = Outlook(
+            view.cluster.id, view.cluster.name, simulated=view.cluster.simulated, starts_now=False
+        )
+        if workload is None:
+            reason = Reason(
+                Word.NO_QUEUE,
+                f"Its tenant has no LocalQueue on {view.cluster.name} that takes it.",
+                "Have an operator create one, or use another cluster.",
+            )
+            return replace(empty, reason=reason, is_over_quota=True)
+        snapshot = question.prepared.snapshot
+        decision = decide(snapshot, question.policy, now, self._seed)
+        verdict = next(each for each in decision.verdicts if each.job_id == job.id)
+        outlook = _shape(empty, view, verdict, now)
+        if outlook.starts_now:
+            return outlook
+        estimate = earliest_start(
+            snapshot, workload, question.policy, now, self._seed, limits=LIMITS
+        )
+        if estimate is not None and outlook.earliest_start is None:
+            outlook = replace(outlook, earliest_start=estimate.start)
+        if wants_change:
+            why = explain_workload(snapshot, workload, question.policy, now, self._seed)
+            if why.changes:
+                outlook = replace(outlook, change=_change(why.changes[0]))
+            elif why.waiting is None:
+                said = "Alone in the queue it would start now: it waits for others before it."
+                outlook = replace(outlook, explanation=(*outlook.explanation, said))
+        return outlook
+
+    def _ask(self, world: World, view: ClusterView, job: Job) -> _Question:
+        pending = [
+            each for each in world.queued if each.id == job.id or _goes_first_to(world, each, view)
+        ]
+        prepared = prepare(world, view, self._state.fleet(view), pending)
+        return _Question(view, prepared, self._policy_for(view), job)
+
+    def _forecast(self, world: World, cluster_id: ClusterId, now: int) -> tuple[Forecast, ...]:
+        view = next((each for each in world.clusters if each.cluster.id == cluster_id), None)
+        if view is None:
+            return ()
+        pending = [each for each in world.queued if _goes_first_to(world, each, view)]
+        if not pending:
+            return ()
+        snapshot: Snapshot = prepare(world, view, self._state.fleet(view), pending).snapshot
+        found = forecast(snapshot, self._policy_for(view), now, self._seed)
+        rows = [Forecast(job_id, each.start, each.end) for job_id, each in found.estimates.items()]
+        return tuple(sorted(rows, key=lambda each: (each.start_at, str(each.job_id))))
+
+    def _policy_for(self, view: ClusterView) -> Policy:
+        own = clusters.policy_of(view.cluster.preemption_policy)
+        limits = replace(
+            self._policy.preemption,
+            enabled=self._policy.preemption.enabled and own.enabled,
+            min_run_s=own.min_runtime_before_preemption_s,
+            per_cluster_hour=own.max_preemptions_per_hour,
+            grace_s=own.grace_period_s,
+        )
+        return replace(self._policy, preemption=limits)
+
+
+def _goes_first_to(world: World, job: Job, view: ClusterView) -> bool:
+    found: Sequence[ClusterView] = candidates_of(world, job)
+    return bool(found) and found[0].cluster.id == view.cluster.id
+
+
+def _shape(empty: Outlook, view: ClusterView, verdict: Verdict, now: int) -> Outlook:
+    if isinstance(verdict, Placed):
+        return replace(
+            empty,
+            starts_now=True,
+            nodes=tuple(sorted({each.node_name for each in verdict.replicas})),
+            gpu_model=_model_of(view, verdict),
+            earliest_start=now,
+            explanation=verdict.explanation,
+        )
+    counts = {str(each.word): each.nodes for each in verdict.counts}
+    waits = replace(
+        empty,
+        reason=verdict.reason,
+        counts=counts,
+        position=verdict.position + 1,
+        is_over_quota=verdict.reason.word in QUOTA_WORDS,
+    )
+    if isinstance(verdict, Waiting):
+        return waits
+    return _preempting(waits, view, verdict)
+
+
+def _preempting(waits: Outlook, view: ClusterView, verdict: NeedsPreemption) -> Outlook:
+    count = len(verdict.receipts)
+    noun = "job" if count == 1 else "jobs"
+    said = f"It would start once {count} running {noun} of lower priority had been stopped."
+    return replace(
+        waits,
+        nodes=tuple(sorted({each.node_name for each in verdict.placement.replicas})),
+        gpu_model=_model_of(view, verdict.placement),
+        explanation=(said, *(receipt.sentence for receipt in verdict.receipts)),
+        is_over_quota=False,
+    )
+
+
+def _model_of(view: ClusterView, placed: Placed) -> str | None:
+    wanted = next((gpu for each in placed.replicas for gpu in each.gpu_ids), None)
+    if wanted is None:
+        return None
+    for node in view.nodes:
+        for gpu in node.gpus:
+            if gpu.gpu_id == wanted:
+                return gpu.model
+    return None
+
+
+def _change(change: Change) -> SmallestChange:
+    """Return a change under the name and in the unit that people write."""
+    field, unit = _API_FIELDS.get(change.field, (change.field, 0))
+    after = f"{int(change.after) / unit:g}" if unit else change.after
+    return SmallestChange(field, after, change.sentence)
+
+
+_API_FIELDS = {
+    "placement.links_required": ("placement.topology.required", 0),
+    "resources.cpu_milli": ("cpu_cores", 1000),
+    "resources.memory_mib": ("memory_gb", 1024),
+    "resources.ephemeral_mib": ("resources.ephemeral_storage_gb", 1024),
+    "resources.gpu_model": ("gpu_type", 0),
+    "resources.gpu_count": ("gpu_count", 0),
+}
+"""What people write for a field of the core: its name, and how many of its units make one."""

@@ -1,0 +1,121 @@
+"""A control plane as a process of its own on a home of its own, to be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.waiting import wait_until_async
+
+START_S = 60.0  # a start takes under two seconds; the machine may be busy
+
+
+class Died(Exception):
+    """The control plane is no longer there."""
+
+
+class Plane:
+    """One home folder and the process that serves it, if one does."""
+
+    def __init__(self, home: Path, database_url: str = "") -> None:
+        self.home = home
+        self.database_url = database_url
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client: httpx2.AsyncClient | None = None
+
+    @classmethod
+    def copy_of(cls, template: Path, home: Path) -> Plane:
+        """Return a plane on a copy of a home that was started once: keys and schema are there."""
+        shutil.copytree(template, home)
+        return cls(home)
+
+    async def start(self, **extra: str) -> None:
+        """Start the process; returns when it answers, or when a failpoint ended it before."""
+        assert self.process is None, "the plane runs already"
+        (self.home / "address").unlink(missing_ok=True)
+        self.home.mkdir(exist_ok=True, parents=True)
+        with (self.home / "printed").open("ab") as printed:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gpuplane", "up"],
+                env=self._environment(extra),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+            )
+        await wait_until_async(
+            lambda: self.is_over() or (self.home / "address").exists(),
+            f"the control plane on {self.home} is up",
+            deadline_s=START_S,
+        )
+        if self.is_over():
+            return
+        self.client = httpx2.AsyncClient(
+            base_url=(self.home / "address").read_text().strip() + "/api/v1",
+            headers={"Authorization": f"Bearer {(self.home / 'admin-token').read_text().strip()}"},
+            timeout=30.0,
+            trust_env=False,
+        )
+
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPLANE_")}
+        own = {"GPUPLANE_HOME": str(self.home), "GPUPLANE_PORT": "0", "PYTHONWARNINGS": "default"}
+        if self.database_url:
+            own["GPUPLANE_DATABASE_URL"] = self.database_url
+        return {**kept, **own, **extra}
+
+    def is_over(self) -> bool:
+        """Return whether the process has ended."""
+        return self.process is None or self.process.poll() is not None
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, key: str | None = None
+    ) -> httpx2.Response:
+        """Send one request.
+
+        Raises:
+            Died: If nobody answered because the process is gone.
+        """
+        if self.client is None:
+            raise Died
+        headers = {} if key is None else {"Idempotency-Key": key}
+        try:
+            return await self.client.request(method, path, json=body, headers=headers)
+        except httpx2.TransportError as error:
+            await wait_until_async(self.is_over, f"a plane that drops requests is dead: {error!r}")
+            raise Died from error
+
+    async def wait_for_death(self, deadline_s: float = 30.0) -> int:
+        """Return the exit status once the process has ended by itself."""
+        process = self.process
+        assert process is not None
+        await wait_until_async(self.is_over, "the process ended", deadline_s=deadline_s)
+        await self._let_go()
+        return process.returncode
+
+    async def kill(self) -> None:
+        """End the process without warning, as the kernel does when memory runs out."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """Stop the process cleanly, if there is one."""
+        await self._end(signal.SIGTERM)
+
+    async def _end(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            await asyncio.to_thread(self.process.wait, START_S)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self.client is not None:
+            await self.client.aclose()
+        self.process = self.client = None

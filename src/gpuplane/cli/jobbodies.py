@@ -16,6 +16,8 @@ from gpuplane.cli.parameters import parse_value
 
 NAME_CHARS = 50
 _WINDOW = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)(?:@(.+))?")
+_WORD = re.compile(r"[A-Za-z0-9_./][\w./-]*")
+"""What a name may be made of: a program or a file, not an option or a piece of a script."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -41,7 +43,7 @@ def body_of(client: Client, command: Sequence[str], values: Mapping[str, Any]) -
 
 def name_of(command: Sequence[str], image: str | None) -> str:
     """Return a name for a job: from its command or image, and a few letters of chance."""
-    words = [PurePosixPath(word).stem for word in command[:4] if not word.startswith("-")]
+    words = [PurePosixPath(word).stem for word in command[:3] if _WORD.fullmatch(word)]
     base = "-".join(words[:2]) or PurePosixPath((image or "job").split(":")[0]).name
     plain = re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[:NAME_CHARS].strip("-") or "job"
     return f"{plain}-{secrets.token_hex(3)}"

@@ -4,6 +4,7 @@ Owns the `-o` option. Data goes to standard output and everything else to standa
 a pipe gets data alone.
 """
 
+import io
 import json
 import os
 import sys
@@ -125,7 +126,7 @@ def show_rows(
             text = _cell(column.value(row))
             cells.append(Text(text, style=STATUS_STYLES.get(text, "") if column.status else ""))
         table.add_row(*cells)
-    console().print(table)
+    _print(table)
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -176,12 +177,17 @@ def paint_status(status: str, *, err: bool = False) -> str:
     return paint(status, STATUS_STYLES.get(status, ""), err=err)
 
 
-def console() -> Any:
-    """Return the rich console of standard output; without a terminal nothing is cut or coloured."""
+def _print(table: Any) -> None:
+    """Write a table; into a pipe it is neither cut nor coloured nor padded."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False, no_color=not has_colour())
+    if sys.stdout.isatty():
+        Console(highlight=False, no_color=not has_colour()).print(table)
+        return
+    console = Console(file=io.StringIO(), width=PLAIN_WIDTH, highlight=False, no_color=True)
+    console.print(table)
+    for line in console.file.getvalue().splitlines():
+        click.echo(line.rstrip())
 
 
 def terminal_width(default: int = 100) -> int:

@@ -98,7 +98,12 @@ def gpus_text(job: Mapping[str, Any]) -> str:
     else:
         each = f"{share:g}" if share < 1 else str(count)
     times = f"{replicas}x" if replicas > 1 else ""
-    return f"{times}{each} {job.get('gpu_type') or ''}".rstrip()
+    return f"{times}{each} {model_text(job.get('gpu_type'))}".rstrip()
+
+
+def model_text(model: str | None) -> str:
+    """Return the name of a GPU model as people say it: `H100-80GB` for `nvidia-h100-80gb`."""
+    return (model or "").removeprefix("nvidia-").upper()
 
 
 def size_text(count: float, unit: str = "B") -> str:

@@ -1,0 +1,98 @@
+"""`gpuplane events`: what happened, as a list or as it happens."""
+
+import json
+from http.client import HTTPException
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import Unreachable
+from gpuplane.cli.following import EVENT_STREAM, SILENCE_S, read_events
+from gpuplane.cli.lookups import find_job
+from gpuplane.cli.output import Column, Output, output_option, paint, show_rows
+from gpuplane.cli.parameters import INSTANT
+from gpuplane.cli.words import clock_text
+
+COLUMNS = (
+    Column("AT", lambda event: clock_text(event["at"])),
+    Column("KIND", lambda event: event["kind"]),
+    Column("REASON", lambda event: event["reason"]),
+    Column("BY", lambda event: event["actor"]),
+    Column("MESSAGE", lambda event: event["message"]),
+    Column("ABOUT", lambda event: f"{event['subject_kind']} {event['subject_id']}", wide=True),
+    Column("POSITION", lambda event: event["position"], wide=True, right=True),
+)
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Stream them as they happen.")
+@click.option("--job", help="Only of this job.")
+@click.option("--kind", multiple=True, help="Only of this kind, or `job.*`; repeatable.")
+@click.option("--since", type=INSTANT, help="Only from then on (or -1h).")
+@click.option("--until", type=INSTANT, help="Only until then.")
+@click.option("--audit/--no-audit", default=None, help="Only audited reads, or none of them.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True,
+              help="The newest so many.")  # fmt: skip
+@output_option
+def events(
+    job: str | None,
+    kind: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+    output: Output,
+    *,
+    follow: bool,
+    audit: bool | None,
+) -> None:
+    """List what happened, oldest of them first, or follow it."""
+    client = Client()
+    job_id = None if job is None else find_job(client, job)["id"]
+    if follow:
+        _follow(client, {"kind": kind, "job_id": job_id}, output)
+        return
+    rows = list(
+        client.items(
+            "/events",
+            limit=limit,
+            kind=kind,
+            job_id=job_id,
+            since=since,
+            until=until,
+            audit=audit,
+        )
+    )
+    show_rows(reversed(rows), COLUMNS, output, empty="Nothing happened.")
+
+
+def _follow(client: Client, query: dict[str, Any], output: Output) -> None:
+    """Write events until Ctrl-C; a lost stream is resumed where it ended."""
+    position = ""
+    while True:
+        headers = {"Last-Event-ID": position} if position else {}
+        try:
+            with client.stream(
+                "/events/stream", accept=EVENT_STREAM, timeout_s=SILENCE_S, headers=headers, **query
+            ) as response:
+                for _, data in read_events(response):
+                    event = json.loads(data)
+                    if "kind" not in event:
+                        continue
+                    position = str(event.get("position") or position)
+                    _write(event, output)
+        except (OSError, HTTPException) as error:
+            if not position:
+                raise Unreachable("The control plane went away.") from error
+            continue
+        if not position:
+            raise Unreachable("The control plane went away.")
+
+
+def _write(event: dict[str, Any], output: Output) -> None:
+    if output.is_data:
+        click.echo(json.dumps(event, ensure_ascii=False))
+        return
+    at = paint(clock_text(event["at"]), "dim")
+    reason = f" {event['reason']}" if event["reason"] else ""
+    click.echo(f"{at}  {event['kind']}{reason}  {event['message']}")

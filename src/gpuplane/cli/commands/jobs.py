@@ -1,0 +1,353 @@
+"""`ps` and the noun `jobs`: list, show, attempts, artifacts, checkpoints, manifest, compare."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.lazy import NearestGroup
+from gpuplane.cli.lookups import find_job, is_uuid
+from gpuplane.cli.output import (
+    Column,
+    Output,
+    note,
+    output_option,
+    paint_status,
+    show_data,
+    show_fields,
+    show_one,
+    show_rows,
+)
+from gpuplane.cli.words import (
+    age,
+    clock_text,
+    duration_text,
+    gpus_text,
+    money_text,
+    seconds_between,
+    short_id,
+    size_text,
+    when,
+)
+
+UNFINISHED = ("pending", "queued", "scheduled", "running", "preempted")
+ROWS = 200
+COPY_BYTES = 1 << 20
+
+
+def _time_column(job: dict[str, Any]) -> str:
+    """Return how long a job has run, or when it should start."""
+    ran = seconds_between(job["actual_start"], job["actual_end"])
+    if ran is not None:
+        return duration_text(ran)
+    return when(job["estimated_start"])
+
+
+def _reason(job: dict[str, Any]) -> str:
+    return job["reason"] if job["status"] not in ("running", "completed") else ""
+
+
+COLUMNS = (
+    Column("ID", lambda job: short_id(job["id"])),
+    Column("NAME", lambda job: job["name"]),
+    Column("STATUS", lambda job: job["status"], status=True),
+    Column("CONDITION", lambda job: job["condition"], wide=True),
+    Column("REASON", _reason),
+    Column("PRIORITY", lambda job: job["priority"]),
+    Column("TYPE", lambda job: job["job_type"], wide=True),
+    Column("GPUS", gpus_text),
+    Column("CLUSTER", lambda job: job["cluster"] or ""),
+    Column("SIM", lambda job: "yes" if job["simulated"] else "", wide=True),
+    Column("PROJECT", lambda job: f"{job['tenant']}/{job['project']}"),
+    Column("USER", lambda job: job["user"], wide=True),
+    Column("QUEUE", lambda job: job["queue"], wide=True),
+    Column("TRIES", lambda job: job["attempt_count"], wide=True, right=True),
+    Column("RAN/START", _time_column, right=True),
+    Column("AGE", lambda job: age(job["created_at"]), right=True),
+    Column("COST", lambda job: money_text(job["actual_cost"], job["currency"]), wide=True,
+           right=True),
+    Column("FULL ID", lambda job: job["id"], wide=True),
+    Column("LABELS", lambda job: job["labels"], wide=True),
+)  # fmt: skip
+
+
+def _list_options(function: Any) -> Any:
+    for option in reversed([
+        click.option("-a", "--all", "everything", is_flag=True, help="Finished ones too."),
+        click.option("--status", multiple=True, help="Only these statuses; repeatable."),
+        click.option("--cluster", help="Only on this cluster."),
+        click.option("--priority", help="Only of this class."),
+        click.option("--type", "job_type", help="Only service, batch or training."),
+        click.option("--name", help="Only names that begin so."),
+        click.option("-l", "--label", multiple=True, help="Only with KEY=VALUE; repeatable."),
+        click.option("--queue", help="Only of CLUSTER/QUEUE."),
+        click.option("--gpu-model", help="Only of this GPU model."),
+        click.option("--array", help="Only of this array."),
+        click.option("--sort", type=click.Choice(["created_at", "-created_at", "name", "-name"]),
+                     help="Order; newest first unless given."),
+        click.option("-n", "--limit", type=click.IntRange(1), default=ROWS, show_default=True,
+                     help="Rows at most."),
+        output_option,
+    ]):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@_list_options
+def ps(*, everything: bool, **values: Any) -> None:
+    """List unfinished jobs, newest first."""
+    _list(everything=everything, **values)
+
+
+@click.group(cls=NearestGroup)
+def jobs() -> None:
+    """Jobs in detail. JOB is an id, a name, or a unique part of either."""
+
+
+@jobs.command("ls")
+@_list_options
+def list_command(*, everything: bool, **values: Any) -> None:
+    """List unfinished jobs, newest first, or all with -a."""
+    _list(everything=everything, **values)
+
+
+def _list(
+    *,
+    everything: bool,
+    status: tuple[str, ...],
+    gpu_model: str | None,
+    array: str | None,
+    limit: int,
+    output: Output,
+    **filters: Any,
+) -> None:
+    client = Client()
+    wanted = status or (None if everything else UNFINISHED)
+    found = client.items(
+        "/jobs", limit=limit, status=wanted, gpu_type=gpu_model, array_id=array, **filters
+    )
+    rows = list(found)
+    show_rows(rows, COLUMNS, output, empty="No jobs." if everything else "No unfinished jobs.")
+    if len(rows) == limit and not output.is_data:
+        note(f"Only the first {limit} are shown; -n shows more.")
+
+
+@jobs.command()
+@click.argument("job")
+@output_option
+def show(job: str, output: Output) -> None:
+    """Show one job: what was asked and what became of it."""
+    found = find_job(Client(), job)
+    show_one(found, _fields(found), output)
+
+
+def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
+    attempt = job["current_attempt"] or {}
+    nodes = sorted({each["node"] for each in attempt.get("replicas", [])})
+    state = paint_status(job["status"]) + (f" ({job['condition']})" if job["condition"] else "")
+    reason = f"{job['reason']} — {job['status_message']}" if job["reason"] else ""
+    urls = [each["url"] for each in attempt.get("replicas", []) if each["url"]]
+    asked = f"{job['cpu_cores']:g} cores, {job['memory_gb']:g} GiB"
+    return [
+        ("name", job["name"]),
+        ("id", job["id"]),
+        ("status", state),
+        ("reason", reason),
+        ("project", f"{job['tenant']}/{job['project']}, by {job['user']}"),
+        ("cluster", f"{job['cluster'] or ''}{' (simulated)' if job['simulated'] else ''}"),
+        ("nodes", nodes),
+        ("url", urls),
+        ("kind", f"{job['job_type']}, {job['deployment_type']}, priority {job['priority']}"),
+        ("GPUs", gpus_text(job)),
+        ("each replica", asked),
+        ("command", " ".join(job["spec"]["command"])),
+        ("image", job["spec"]["image"]),
+        ("queue", job["queue"]),
+        ("labels", job["labels"]),
+        ("progress", f"{job['progress']:.0%}" if job["progress"] is not None else None),
+        ("created", clock_text(job["created_at"])),
+        ("started", clock_text(job["actual_start"])),
+        ("ended", clock_text(job["actual_end"])),
+        ("starts", when(job["estimated_start"]) if not job["actual_start"] else None),
+        ("deadline", clock_text(job["deadline"])),
+        ("attempts", job["attempt_count"]),
+        ("exit code", job["exit_code"]),
+        ("cost", money_text(job["actual_cost"], job["currency"])),
+        ("estimated cost", money_text(job["estimated_cost"], job["currency"])),
+        ("budget", money_text(job["budget_limit"], job["currency"])),
+        ("checkpoint", job["last_checkpoint"]),
+        ("outputs", job["outputs"]),
+    ]
+
+
+@jobs.command()
+@click.argument("job")
+@output_option
+def attempts(job: str, output: Output) -> None:
+    """List a job's attempts."""
+    client = Client()
+    found = client.get(f"/jobs/{find_job(client, job)['id']}/attempts")["items"]
+    columns = (
+        Column("NO", lambda row: row["number"], right=True),
+        Column("STATE", lambda row: row["state"], status=True),
+        Column("NODES", lambda row: sorted({each["node"] for each in row["replicas"]})),
+        Column("GPUS", lambda row: sum(len(each["gpu_ids"]) for each in row["replicas"])),
+        Column("STARTED", lambda row: clock_text(row["started_at"])),
+        Column("RAN", lambda row: _ran(row), right=True),
+        Column("EXIT", lambda row: row["exit_code"], right=True),
+        Column("REASON", lambda row: row["reason"]),
+        Column("MESSAGE", lambda row: row["message"], wide=True),
+        Column("LOST GPU-S", lambda row: row["lost_gpu_seconds"], wide=True, right=True),
+        Column("ID", lambda row: row["id"], wide=True),
+    )
+    show_rows(found, columns, output, empty="It was not tried yet.")
+
+
+def _ran(attempt: dict[str, Any]) -> str:
+    seconds = seconds_between(attempt["started_at"], attempt["ended_at"])
+    return "" if seconds is None else duration_text(seconds)
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("--to", type=click.Path(file_okay=False), help="Fetch them into this folder.")
+@output_option
+def artifacts(job: str, to: str | None, output: Output) -> None:
+    """List the artifacts of a job that is over, or fetch them with --to."""
+    client = Client()
+    found = find_job(client, job)
+    rows = client.get(f"/jobs/{found['id']}/artifacts")["items"]
+    if to is None:
+        columns = (
+            Column("PATH", lambda row: row["path"]),
+            Column("SIZE", lambda row: size_text(row["size_bytes"]), right=True),
+        )
+        show_rows(rows, columns, output, empty="It left no artifacts.")
+        return
+    from gpuplane.cli.progress import track
+
+    folder = Path(to).resolve()
+    for row in track(rows, len(rows), "artifacts"):
+        _fetch(client, found["id"], row["path"], folder)
+
+
+def _fetch(client: Client, job_id: str, path: str, folder: Path) -> None:
+    target = (folder / path).resolve()
+    if not target.is_relative_to(folder):
+        raise CliError(f"The artifact {path!r} would lie outside {folder}.", code=Exit.REFUSED)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    address = f"/jobs/{job_id}/artifacts/" + "/".join(segment(part) for part in path.split("/"))
+    draft = target.with_name(f".{target.name}.part")
+    with (
+        client.stream(address, accept="*/*", timeout_s=60.0, headers={}) as response,
+        draft.open("wb") as file,
+    ):
+        shutil.copyfileobj(response, file, COPY_BYTES)
+        missing = response.length
+    if missing:
+        draft.unlink()
+        raise CliError(f"{path} came with {missing} bytes missing.", fix="Fetch it again.")
+    draft.replace(target)
+
+
+@jobs.command()
+@click.argument("job")
+@output_option
+def checkpoints(job: str, output: Output) -> None:
+    """List the checkpoints a job keeps, newest first."""
+    client = Client()
+    rows = client.get(f"/jobs/{find_job(client, job)['id']}/checkpoints")["items"]
+    columns = (
+        Column("AT", lambda row: clock_text(row["at"])),
+        Column("PROGRESS", lambda row: "" if row["progress"] is None else f"{row['progress']:.0%}",
+               right=True),
+        Column("PATH", lambda row: row["path"]),
+    )  # fmt: skip
+    show_rows(rows, columns, output, empty="It wrote no checkpoint.")
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml",
+              show_default=True, help="How it is shown.")  # fmt: skip
+def manifest(job: str, output: str) -> None:
+    """Show what would be needed to run a job again (names of variables, never values)."""
+    client = Client()
+    found = client.get(f"/jobs/{find_job(client, job)['id']}/reproducibility-manifest")
+    show_data(found["manifest"], Output(output))
+
+
+@jobs.command()
+@click.argument("jobs", nargs=-1, required=True)
+@output_option
+def compare(jobs: tuple[str, ...], output: Output) -> None:
+    """Show what differs between jobs."""
+    client = Client()
+    ids = [key if is_uuid(key) else find_job(client, key)["id"] for key in jobs]
+    found = client.get("/jobs/compare", ids=",".join(ids))
+    if output.is_data:
+        show_data(found, output)
+        return
+    titles = [job["name"] for job in found["jobs"]]
+    columns = [Column("FIELD", lambda row: row["field"])]
+    columns += [
+        Column(title, lambda row, at=at: row["values"][at])  # type: ignore[misc]  # at is bound now
+        for at, title in enumerate(titles)
+    ]
+    show_rows(found["differences"], columns, output, empty="They do not differ.")
+
+
+@jobs.command()
+@click.argument("job")
+@output_option
+def schedule(job: str, output: Output) -> None:
+    """Show when a job is expected to run, or ran."""
+    client = Client()
+    found = client.get(f"/jobs/{find_job(client, job)['id']}/schedule")
+    if output.is_data:
+        show_data(found, output)
+        return
+    show_fields(
+        [
+            ("status", paint_status(found["status"])),
+            ("cluster", found["cluster"]),
+            ("position", found["position"]),
+            ("not before", clock_text(found["scheduled_start"])),
+            ("starts", when(found["estimated_start"])),
+            ("ends", when(found["estimated_end"])),
+            ("started", clock_text(found["actual_start"])),
+            ("ended", clock_text(found["actual_end"])),
+            ("deadline", clock_text(found["deadline"])),
+            ("meets its deadline", found["meets_deadline"]),
+            ("because", "\n".join(found["explanation"])),
+        ]
+    )
+
+
+@jobs.command()
+@click.argument("job")
+@click.argument(
+    "priority", type=click.Choice(["critical", "high", "normal", "low", "spot"])
+)
+def priority(job: str, priority: str) -> None:
+    """Give a job another priority class."""
+    client = Client()
+    found = client.put(f"/jobs/{find_job(client, job)['id']}/priority", {"priority": priority})
+    click.echo(f"{found['name']} has priority {found['priority']}")
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("--reason", default="", help="Why, for the events.")
+@click.option("--grace", type=click.IntRange(0), help="Seconds between SIGTERM and SIGKILL.")
+def preempt(job: str, reason: str, grace: int | None) -> None:
+    """Stop a running job as if a higher one needed its GPUs; it stands in line again."""
+    client = Client()
+    body = {"reason": reason} | ({} if grace is None else {"grace_s": grace})
+    found = client.post(f"/jobs/{find_job(client, job)['id']}/preempt", body)
+    click.echo(f"{found['name']} {found['status']}", file=sys.stdout)

@@ -1,0 +1,87 @@
+"""`gpuplane logs`: what a job printed, each stream where it belongs, followed on wish."""
+
+import sys
+
+import click
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import ApiError
+from gpuplane.cli.following import Follower, LogWriter, follow_log
+from gpuplane.cli.lookups import find_job
+from gpuplane.cli.output import note, paint
+
+READ_BYTES = 1 << 20
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Stream until the job is over.")
+@click.option("--stdout", "only", flag_value="stdout", help="Standard output alone.")
+@click.option("--stderr", "only", flag_value="stderr", help="Standard error alone.")
+@click.option("--rank", type=click.IntRange(0), help="One replica alone; 0 is the first.")
+@click.option("--attempt", type=click.IntRange(1), help="An earlier attempt; the latest if absent.")
+@click.option("--tail", type=click.IntRange(0), help="Only the last so many lines.")
+def logs(
+    job: str,
+    only: str | None,
+    rank: int | None,
+    attempt: int | None,
+    tail: int | None,
+    *,
+    follow: bool,
+) -> None:
+    """Show what a job printed: its standard output to standard output, its errors to errors.
+
+    Without -f the streams come one after the other; -f brings both in the order in which they
+    were written, of every replica, over retries, until the job is over. Ctrl-C leaves the job
+    alone.
+    """
+    client = Client()
+    found = find_job(client, job)
+    if follow and (only or rank is not None or attempt is not None or tail is not None):
+        raise click.UsageError("-f streams everything; leave the other options out.")
+    if found["simulated"]:
+        note(paint("simulated: this log was described, nothing was executed", "dim", err=True))
+    if follow:
+        Follower(client, found, lambda line: note(paint(f"gpuplane: {line}", "dim", err=True))).run()
+        return
+    if only is None and rank is None and attempt is None and tail is None and _is_over(found):
+        follow_log(client, found, LogWriter(sys.stdout.buffer, sys.stderr.buffer,
+                                            found["replica_count"] > 1))  # fmt: skip
+        return
+    for each in [only] if only else ["stdout", "stderr"]:
+        data = _read(client, found["id"], rank or 0, each, attempt)
+        if tail is not None:
+            data = b"".join(data.splitlines(keepends=True)[-tail:] if tail else [])
+        target = sys.stdout.buffer if each == "stdout" else sys.stderr.buffer
+        target.write(data)
+        target.flush()
+
+
+def _is_over(job: dict[str, object]) -> bool:
+    return job["status"] in ("completed", "failed", "cancelled")
+
+
+def _read(client: Client, job_id: str, rank: int, stream: str, attempt: int | None) -> bytes:
+    parts, offset = [], 0
+    while True:
+        try:
+            chunk = client.get(
+                f"/jobs/{job_id}/logs",
+                rank=rank,
+                stream=stream,
+                offset=offset,
+                limit_bytes=READ_BYTES,
+                attempt=attempt,
+            )
+        except ApiError as error:
+            oldest = error.problem.get("oldest_offset")
+            if not isinstance(oldest, int) or oldest <= offset:
+                raise
+            note(f"gpuplane: the first {oldest} bytes of {stream} were rotated away")
+            offset = oldest
+            continue
+        parts.append(chunk["text"].encode())
+        if chunk["next_offset"] <= offset:
+            return b"".join(parts)
+        offset = chunk["next_offset"]

@@ -22,12 +22,11 @@ REGISTRY_HOSTS = re.compile(
     r"io/"
 )
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
-SUPPRESSION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no cover|fmt:\s*(?:off|skip))")
+SUPPRESSION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no cover)")
 RULE_AND_REASON = {
     "noqa": re.compile(r"#\s*noqa:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s*(?:-|—|#|\()\s*\w.{3,}"),
     "type": re.compile(r"#\s*type:\s*ignore\[[a-z-]+(?:,\s*[a-z-]+)*\]\s*(?:-|—|#|\()\s*\w.{3,}"),
     "pragma": re.compile(r"#\s*pragma:\s*no cover\s*(?:-|—|#|\()\s*\w.{3,}"),
-    "fmt": re.compile(r"#\s*fmt:\s*(?:off|skip)\s*(?:-|—|#|\()\s*\w.{3,}"),
 }
 TEXT_LIMIT_BYTES = 2_000_000  # nothing of ours that is read by people is longer
 

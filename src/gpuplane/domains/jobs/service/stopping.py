@@ -8,9 +8,10 @@ from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.events import service as events
+from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
-from gpuplane.domains.jobs.rules import Attempt, Job, decide_after_end
+from gpuplane.domains.jobs.rules import AfterEnd, Attempt, Job, decide_after_end
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -138,31 +139,32 @@ def finish_attempt(
     moved = repository.find_job(session, job.id)
     if moved is not None and not over and moved.due_at is None:
         repository.set_due(session, [job.id], next_due(moved, now) or now)
-    events.record_many(
-        session,
-        [
-            job_event(
-                job,
-                f"job.{after.status}",
-                now,
-                reason=after.reason,
-                message=after.message,
-                data={
-                    "attempt": attempt.number,
-                    "exit_code": verdict.exit_code,
-                    "signal": verdict.signal,
-                    "from_status": str(job.status),
-                    "intent": str(attempt.stop_intent or ""),
-                    "ran_ms": now - attempt.started_at if attempt.started_at else 0,
-                    "cost_micro": cost,
-                    "currency": job.currency,
-                },
-            )
-        ],
-    )
+    events.record(session, _ended_event(job, attempt, after, verdict, cost, now))
     wake_followers(session, job, now)
     session.wake("scheduler", "monitor")
     return after.status
+
+
+def _ended_event(
+    job: Job, attempt: Attempt, after: AfterEnd, verdict: AttemptVerdict, cost: int, now: int
+) -> NewEvent:
+    return job_event(
+        job,
+        f"job.{after.status}",
+        now,
+        reason=after.reason,
+        message=after.message,
+        data={
+            "attempt": attempt.number,
+            "exit_code": verdict.exit_code,
+            "signal": verdict.signal,
+            "from_status": str(job.status),
+            "intent": str(attempt.stop_intent or ""),
+            "ran_ms": now - attempt.started_at if attempt.started_at else 0,
+            "cost_micro": cost,
+            "currency": job.currency,
+        },
+    )
 
 
 def _cost_until(session: WriteSession, job: Job, now: int) -> int:

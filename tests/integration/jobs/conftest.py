@@ -1,0 +1,32 @@
+"""A world to try jobs in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.kit.sealing import SealingKeys
+from tests.http_app import sealing_keys
+from tests.integration.jobs.worlds import World, running_world
+
+__all__ = ["any_world", "sealing_keys", "world"]
+
+
+@pytest.fixture
+async def world(
+    sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> AsyncIterator[World]:
+    """A world on an empty SQLite file."""
+    async with running_world(sqlite_url, tmp_path, sealing_keys) as running:
+        yield running
+
+
+@pytest.fixture
+async def any_world(
+    database_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> AsyncIterator[World]:
+    """A world on each kind of database."""
+    async with running_world(database_url, tmp_path, sealing_keys) as running:
+        yield running

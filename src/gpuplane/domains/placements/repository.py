@@ -35,6 +35,7 @@ from gpuplane.domains.placements.errors import GuardBroken
 from gpuplane.domains.placements.rules import (
     Allocation,
     DeviceGuard,
+    Holder,
     NodeGuard,
     Reservation,
 )
@@ -135,9 +136,14 @@ def open_of_replicas(session: ReadSession, replica_ids: Sequence[ReplicaId]) -> 
     return _open_where(session, allocations.c.replica_id, replica_ids)
 
 
-def open_on_devices(session: ReadSession, gpu_ids: Sequence[GpuId]) -> list[Allocation]:
+def holders_on(session: ReadSession, gpu_ids: Sequence[GpuId]) -> list[Holder]:
     """Return who holds these devices now."""
-    return _open_where(session, allocations.c.gpu_id, gpu_ids)
+    return _holders_where(session, allocations.c.gpu_id, gpu_ids)
+
+
+def holders_of(session: ReadSession, attempt_ids: Sequence[AttemptId]) -> list[Holder]:
+    """Return which devices these attempts hold now."""
+    return _holders_where(session, allocations.c.attempt_id, attempt_ids)
 
 
 def list_open(session: ReadSession, cluster_id: ClusterId | None) -> list[Allocation]:
@@ -297,6 +303,17 @@ def _open_where(session: ReadSession, key: Any, ids: Sequence[Any]) -> list[Allo
     for chunk in _chunks(ids):
         query = select(allocations).where(key.in_(chunk), allocations.c.to_at.is_(None))
         found.extend(_allocation(row) for row in session.rows(query))
+    return found
+
+
+def _holders_where(session: ReadSession, key: Any, ids: Sequence[Any]) -> list[Holder]:
+    """Return holders of devices; few columns, because each id read costs as much as a row."""
+    columns = [allocations.c[name] for name in Holder._fields]
+    found: list[Holder] = []
+    for chunk in _chunks(ids):
+        query = select(*columns).where(key.in_(chunk), allocations.c.to_at.is_(None))
+        query = query.where(allocations.c.gpu_id.is_not(None))
+        found.extend(Holder._make(row.values()) for row in session.rows(query))
     return found
 
 

@@ -132,6 +132,18 @@ class Allocation(NamedTuple):
     busy_since: int | None = None
 
 
+class Holder(NamedTuple):
+    """Who holds a part of a device now: what the ledger is told of an allocation."""
+
+    gpu_id: GpuId
+    id: AllocationId
+    job_id: JobId
+    tenant_id: TenantId
+    project_id: ProjectId
+    gpu_milli: int
+    busy_since: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """GPUs of one model set aside for a project from start to end.

@@ -8,8 +8,8 @@ from gpuplane.core.ids import (
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
-    Allocation,
     DeviceGuard,
+    Holder,
 )
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import DeviceChange, DeviceState, Share
@@ -27,10 +27,9 @@ def follow(
 
 def changes_of(session: ReadSession, guards: Sequence[DeviceGuard]) -> list[DeviceChange]:
     """Return what devices are: state, and shares of allocations and of unused reservations."""
-    held: dict[GpuId, list[Allocation]] = {}
-    for row in repository.open_on_devices(session, [guard.gpu_id for guard in guards]):
-        if row.gpu_id is not None:
-            held.setdefault(row.gpu_id, []).append(row)
+    held: dict[GpuId, list[Holder]] = {}
+    for row in repository.holders_on(session, [guard.gpu_id for guard in guards]):
+        held.setdefault(row.gpu_id, []).append(row)
     reserved = repository.load_reservations(
         session, {guard.reservation_id for guard in guards if guard.reservation_id is not None}
     )
@@ -68,7 +67,7 @@ def changes_of(session: ReadSession, guards: Sequence[DeviceGuard]) -> list[Devi
     return changes
 
 
-def _state(guard: DeviceGuard, rows: Sequence[Allocation]) -> DeviceState:
+def _state(guard: DeviceGuard, rows: Sequence[Holder]) -> DeviceState:
     """Return the one state of a device: what holds it comes before what ails it."""
     if any(row.busy_since is not None for row in rows):
         return DeviceState.BUSY

@@ -96,8 +96,8 @@ def _owners(session: ReadSession, guards: Iterable[DeviceGuard]) -> dict[Reserva
 def _mark(
     session: WriteSession, attempt_ids: Sequence[AttemptId], at: int, since: int | None
 ) -> None:
-    found = repository.open_of_attempts(session, attempt_ids)
-    guards = repository.lock_devices(session, _held_gpus(found))
+    found = repository.holders_of(session, attempt_ids)
+    guards = repository.lock_devices(session, {row.gpu_id for row in found})
     ids = [row.id for row in found if (row.busy_since is None) is not (since is None)]
     if not ids:
         return

@@ -206,7 +206,7 @@ def _take_devices(
         clusters.bump_generation(session, reservation.cluster_id, now)
     return taken, {
         row.job_id
-        for row in repository.open_on_devices(session, taken)
+        for row in repository.holders_on(session, taken)
         if row.project_id != reservation.project_id
     }
 

@@ -25,12 +25,16 @@ async def small_logs(local: Machine) -> None:
 
 
 async def test_both_streams_come_in_the_order_they_were_written(local: Machine) -> None:
+    # Each line waits until the one before was taken from its pipe: what lies in two pipes at
+    # once has no order that anyone could know.
     code = (
-        "import os, sys\n"
+        "import array, fcntl, os, termios\n"
+        "left = array.array('i', [0])\n"
         "for i in range(50):\n"
-        "    stream = 1 + i % 2\n"
-        "    os.write(stream, b'%d\\n' % i)\n"
-        "    sys.stdin.buffer.read(0); __import__('time').sleep(0.004)\n"
+        "    os.write(1 + i % 2, b'%d\\n' % i)\n"
+        "    left[0] = 1\n"
+        "    while left[0]:\n"
+        "        fcntl.ioctl(1 + i % 2, termios.FIONREAD, left)\n"
     )
     plan = a_plan(command=(sys.executable, "-I", "-S", "-c", code))
     await local.backend.ensure_workload(plan, {})

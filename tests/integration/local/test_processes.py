@@ -20,8 +20,12 @@ from tests.waiting import wait_until_async
 
 
 def files_that_hold(folder: Path, needle: bytes) -> list[Path]:
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path for path in files if needle in path.read_bytes()]
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a record that was just being replaced
+            if path.is_file() and not path.is_symlink() and needle in path.read_bytes():
+                found.append(path)
+    return found
 
 
 def command_line(pid: int) -> bytes:

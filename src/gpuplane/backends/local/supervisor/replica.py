@@ -25,6 +25,7 @@ READ_BYTES = 1 << 18
 STEADY_S = 600.0
 """A replica that ran this long starts its back-off from the beginning (Kubernetes' ten minutes)."""
 _PIPE_BYTES = 1 << 20
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Replica:
@@ -279,10 +280,12 @@ class Replica:
 
     def _leftovers(self) -> bool:
         try:
-            waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            # The supervisor adopts every orphan, so no child means no descendant.
+            os.waitid(os.P_ALL, 0, _LOOK)
+            # In this order: a process that ends after the first look is a zombie to the second.
+            return bool(self.processes()) or os.waitid(os.P_ALL, 0, _LOOK) is not None
         except ChildProcessError:
-            return False  # the supervisor adopts every orphan, so no child means no descendant
-        return waiting is not None or bool(self.processes())
+            return False
 
     def _conclude(self, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)

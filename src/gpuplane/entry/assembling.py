@@ -37,6 +37,7 @@ from gpuplane.loops.inventory import InventoryLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.webhooks import WebhookLoop
@@ -141,6 +142,9 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "sealing": parts.keys,
             "submit_limits": SubmitLimits(
                 settings.limits.unfinished_jobs, settings.limits.array_size
+            ),
+            "planner": WorldPlanner(
+                parts.database, parts.clock, policy_of(settings), settings.scheduling.seed
             ),
             "event_feed": parts.feed,
             "webhook_policy": webhook_policy_of(settings),

@@ -15,9 +15,7 @@ __all__ = ["any_world", "sealing_keys", "world"]
 
 
 @pytest.fixture
-async def world(
-    sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
-) -> AsyncIterator[World]:
+async def world(sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys) -> AsyncIterator[World]:
     """A world on an empty SQLite file."""
     async with running_world(sqlite_url, tmp_path, sealing_keys) as running:
         yield running

@@ -185,13 +185,21 @@ async def running_world(
             for body in (
                 SchedulerLoop(database, clock, leases, Policy(), 0),
                 DispatcherLoop(
-                    database, clock, registry, lambda: Surroundings("", str(workspaces), "test"),
-                    lambda: 0.0, sealing, Tracing(),
+                    database,
+                    clock,
+                    registry,
+                    lambda: Surroundings("", str(workspaces), "test"),
+                    lambda: 0.0,
+                    sealing,
+                    Tracing(),
                 ),
                 ObserverLoop(
-                    database, clock, registry,
+                    database,
+                    clock,
+                    registry,
                     lambda text: sealing.seal(text.encode(), "jobs/outputs"),
-                    lambda: 0.0, lambda: None,
+                    lambda: 0.0,
+                    lambda: None,
                 ),
                 InventoryLoop(database, clock, registry),
                 MonitorLoop(database, clock, registry, targets or WaitTargets()),
@@ -216,7 +224,12 @@ async def _add_cluster(server: Server, name: str, kind: str) -> ClusterId:
 
     def unit(session: Any) -> None:
         clusters.ensure_cluster(
-            session, cluster_id, name=name, kind=kind, simulated=kind == "simulated", config={},
+            session,
+            cluster_id,
+            name=name,
+            kind=kind,
+            simulated=kind == "simulated",
+            config={},
             now=now,
         )  # fmt: skip - the call reads as one line
         if kind == "simulated":
@@ -227,5 +240,3 @@ async def _add_cluster(server: Server, name: str, kind: str) -> ClusterId:
 
     await server.database.write("tests.cluster", unit)
     return cluster_id
-
-

@@ -29,7 +29,7 @@ from gpuplane.domains.jobs.schemas.parts import (
     TopologyBody,
     WindowBody,
 )
-from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names
+from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names, mask_sensitive
 
 # What is stored was checked on its way in, so bodies are built without a second check.
 
@@ -274,7 +274,11 @@ def _execution(spec: JobSpec) -> ExecutionBody:
         simulated=None
         if run.simulated is None
         else SimulatedBody.model_construct(
-            **{**_fields(run.simulated), "log": list(run.simulated.log)}
+            **{
+                **_fields(run.simulated),
+                "log": list(run.simulated.log),
+                "outputs": mask_sensitive(run.simulated.outputs),
+            }
         ),
     )
 

@@ -9,6 +9,11 @@ def mask_outputs(outputs: Mapping[str, Any], sealed: Sequence[str]) -> dict[str,
     return {**outputs, **dict.fromkeys(sealed, "********")}
 
 
+def mask_sensitive(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return outputs with the values masked of which the name says that they are secret."""
+    return mask_outputs(outputs, [name for name in outputs if is_sensitive_output(name)])
+
+
 SENSITIVE_MARKS = ("key", "token", "secret", "password", "passwd", "credential")
 
 

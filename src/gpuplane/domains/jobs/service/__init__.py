@@ -2,6 +2,7 @@
 
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
+from gpuplane.domains.jobs.rules.outputs import mask_sensitive
 from gpuplane.domains.jobs.service.admitting import (
     AdmissionReport,
     Doors,
@@ -18,6 +19,7 @@ from gpuplane.domains.jobs.service.asking import (
     planner_of,
     refuse_over_quota,
 )
+from gpuplane.domains.jobs.service.checking import check
 from gpuplane.domains.jobs.service.due import (
     DUE_BATCH,
     Looked,
@@ -167,6 +169,7 @@ __all__ = [
     "cancel",
     "cancel_array",
     "change_priority",
+    "check",
     "check_submission",
     "choose_project",
     "clear_reserved",
@@ -207,6 +210,7 @@ __all__ = [
     "load_visible_jobs",
     "look_at",
     "look_at_gates",
+    "mask_sensitive",
     "next_attempt",
     "note_ensured",
     "note_evict_sent",

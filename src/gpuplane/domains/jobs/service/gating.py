@@ -40,6 +40,9 @@ def look_at_gates(session: WriteSession, job: Job, now: int, *, actor: str = "sy
     if look_again is None and reason is not None and reason.word is Word.ARRAY_LIMIT:
         look_again = now + ARRAY_LOOK_MS
     due = next_due(replace(job, due_at=look_again), now)
+    if job.condition is Condition.PAUSED:  # who suspended it and why is told already
+        repository.set_due(session, [job.id], due)
+        return replace(job, due_at=due)
     said = (str(reason.word), reason.sentence) if reason is not None else ("", "")
     if (job.reason, job.status_message) == said or job.condition is Condition.BACKING_OFF:
         repository.set_due(session, [job.id], due)

@@ -2,8 +2,8 @@
 
 A segment's name carries the offset of its first byte, so dropping old segments renumbers
 nothing. Each batch read from a pipe adds one index entry after its bytes are in the segment; the
-index alone gives the order of standard output and standard error and the time of each batch. That is
-the order of arrival: what lies in both pipes at the same look has none, and goes output first.
+index alone gives the order of standard output and standard error and the time of each batch. It
+is the order of arrival: what lies in both pipes at the same look has none, and goes output first.
 Never loses a byte silently: what the disk refuses is counted.
 """
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from gpuplane.core.fleet.columns import Fleet
@@ -20,6 +20,7 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Door, Doors, Job
 from gpuplane.domains.nodes.service import Node
+from gpuplane.domains.placements.service import Reservation, choose_reservation
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import QueueSpecs
 
@@ -35,6 +36,8 @@ class ClusterView:
     nodes: tuple[Node, ...]
     windows: tuple[MaintenanceWindow, ...]
     reserved: Mapping[GpuId, ReservationId]
+    usable: Mapping[ProjectId, Sequence[Reservation]]
+    """The reservations that are active there, by the project whose jobs may use them."""
     queues: QueueSpecs
     prices: Mapping[str, int]
     """Model to micro-units per GPU-hour."""
@@ -106,7 +109,12 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
             f"{view.cluster.name}/{spec.name}",
             door.cluster_queue,
         )
-        workloads.append(jobs.workload_of(job, tenant, project, door))
+        asked = jobs.workload_of(job, tenant, project, door)
+        held = view.usable.get(job.project_id)
+        if held:
+            chosen = choose_reservation(held, job.spec.resources.gpu_model)
+            asked = replace(asked, reservation_id=chosen)
+        workloads.append(asked)
     quotas = QuotaTree(view.queues.cluster_queues, view.queues.cohorts, doors_known)
     running = world.holding.get(view.cluster.id, ())
     known = set(quotas.cluster_queues)

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import ApiError, CliError, Exit, Unreachable
+from gpuplane.cli.lookups import OVER
 from gpuplane.cli.words import when
 
 EVENT_STREAM = "text/event-stream"
@@ -27,7 +28,6 @@ AWAY_S = 120.0
 """How long a server that went away is waited for."""
 END_LOOK_S = (0.01, 0.02, 0.05, 0.1, 0.2)
 """The pauses between looks for the end, after the output has ended; the last one repeats."""
-OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from gpuplane.cli.words import age
 LOOKED_AT = 2_000
 """Jobs looked through for a part of an id; an older one is named in full."""
 SHOWN = 8
+OVER = frozenset({"completed", "failed", "cancelled"})
+"""Statuses of a job that is over."""
 _HEX = re.compile(r"[0-9a-f-]{4,36}")
 _PREFIX = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4})?.*")
 
@@ -30,13 +32,15 @@ def is_uuid(text: str) -> bool:
 def find_job(client: Client, key: str) -> dict[str, Any]:
     """Return the job of an id, a name, or a unique part of either (beginning or end of an id).
 
+    Of jobs with one name the unfinished one is meant, and the newest if all are over.
+
     Raises:
         CliError: If there is none, or more than one.
     """
     if is_uuid(key):
         return _dict(client.get(f"/jobs/{segment(key)}"))
     named = list(client.items("/jobs", limit=50, name=key)) if _is_name(key) else []
-    exact = [job for job in named if job["name"] == key]
+    exact = _newest([job for job in named if job["name"] == key])
     by_id = _by_part_of_id(client, key.lower()) if not exact else []
     found = exact or by_id or named
     if len({job["id"] for job in found}) == 1:
@@ -96,6 +100,12 @@ def project_fields(client: Client, project: str | None) -> dict[str, Any]:
     """Return what a body says about its project: nothing unless one is named."""
     name = project or client.target.project
     return {} if name is None else {"project": name}
+
+
+def _newest(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return of jobs with one name those that can be meant: the unfinished, else the newest."""
+    unfinished = [job for job in jobs if job["status"] not in OVER]
+    return unfinished or sorted(jobs, key=lambda job: str(job["created_at"]))[-1:]
 
 
 def _by_part_of_id(client: Client, key: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from gpuplane.cli.following import OVER
+from gpuplane.cli.lookups import OVER
 from gpuplane.cli.output import note
 
 T = TypeVar("T")

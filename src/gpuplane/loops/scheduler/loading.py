@@ -121,6 +121,11 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
     for workload in running:
         if workload.workload.queue in known and workload.usage:
             quotas.add_usage(workload.workload.queue, workload.usage)
+    choice = {
+        job.id: _explain_choice(world, view, job)
+        for job in pending
+        if job.requested_cluster_id is None
+    }
     snapshot = Snapshot(
         generation=view.cluster.inventory_generation,
         pending=tuple(workloads),
@@ -131,7 +136,17 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
         frozen_note=view.cluster.frozen_reason,
         preempted_last_hour={view.cluster.id: world.preempted.get(view.cluster.id, 0)},
     )
-    return Prepared(snapshot, Doors(local, cluster_queue), tuple(doorless))
+    return Prepared(snapshot, Doors(local, cluster_queue, choice), tuple(doorless))
+
+
+def _explain_choice(world: World, view: ClusterView, job: Job) -> str:
+    """Return why this cluster, for a job that named none."""
+    names = [each.cluster.name for each in candidates_of(world, job)]
+    if len(names) == 1:
+        return f"Cluster {view.cluster.name} is the only real one that its project may use."
+    before = names[: names.index(view.cluster.name)]
+    tried = f"; {', '.join(before)} could not start it now" if before else ""
+    return f"Cluster {view.cluster.name} is the best of {', '.join(names)}{tried}."
 
 
 def door_key(spec: LocalQueueSpec) -> str:

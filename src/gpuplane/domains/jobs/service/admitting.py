@@ -4,7 +4,7 @@ Stale verdicts are dropped and counted; the others stand. A gang is one verdict.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuplane.core.ids import AttemptId, JobId, ReplicaId
@@ -30,6 +30,8 @@ class Doors:
 
     local: Mapping[JobId, str]
     cluster: Mapping[JobId, str]
+    choice: Mapping[JobId, str] = field(default_factory=dict)
+    """Why this cluster, for jobs that named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +187,16 @@ def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
         cluster_queue=doors.cluster.get(job.id, ""),
         local_queue=doors.local.get(job.id, ""),
         quota_usage=tuple((use.flavor, use.resource, use.amount) for use in verdict.usage),
-        explanation={"score": verdict.score, "sentences": list(verdict.explanation)},
+        explanation={"score": verdict.score, "sentences": _sentences(verdict, doors)},
         forgotten=False,
         version=1,
         replicas=replicas,
     )
+
+
+def _sentences(verdict: Placed, doors: Doors) -> list[str]:
+    choice = doors.choice.get(verdict.job_id)
+    return [*([choice] if choice else []), *verdict.explanation]
 
 
 def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:

@@ -62,7 +62,7 @@ def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -
                 "state": "starting" if attempt.state == "admitted" else attempt.state,
             }
             for attempt in current.values()
-            if attempt.state in ("admitted", "stopping")
+            if attempt.state != "ended"
         ],
     )
 
@@ -258,7 +258,7 @@ def _move_on(
         ends = [replica.ended_at for replica in replicas if replica.ended_at is not None]
         ended = min(now, max(ends, default=now))
         if job.actual_start is None and any(r.started_at for r in replicas):
-            job = _note_running(session, job, attempt, replicas, now, tell=False)
+            job, attempt = _note_running(session, job, attempt, replicas, now, tell=False)
         finish_attempt(session, job, attempt, verdict, chance(), ended)
         return 1
     if verdict.standing is Standing.FAILING:
@@ -287,7 +287,8 @@ def _note_running(
     now: int,
     *,
     tell: bool,
-) -> Job:
+) -> tuple[Job, Attempt]:
+    """Record that an attempt runs; return it and its job as they are stored now."""
     started = max((r.started_at for r in replicas if r.started_at is not None), default=now)
     started = min(max(started, attempt.admitted_at), now)
     duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
@@ -322,7 +323,8 @@ def _note_running(
     if tell:
         session.wake("monitor")
     moved = repository.find_job(session, job.id)
-    return moved if moved is not None else job
+    now_running = attempts_repository.find_attempt(session, attempt.id)
+    return moved or job, now_running or attempt
 
 
 def _note_unreachable(session: WriteSession, job: Job, attempt: Attempt, now: int) -> int:

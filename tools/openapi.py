@@ -15,7 +15,7 @@ from gpuplane.api.routers import load_routers
 from gpuplane.db.database import Database
 from gpuplane.kit.clock import SystemClock
 
-FILE = Path(__file__).parents[1] / "openapi" / "gpuplane.json"
+FILE = Path(__file__).parents[1] / "openapi" / "openapi.json"
 
 
 def render_openapi() -> str:

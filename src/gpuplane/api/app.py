@@ -14,6 +14,7 @@ from gpuplane.api.edge import Edge
 from gpuplane.api.errors import answer_errors
 from gpuplane.api.guard import Guard, GuardContext
 from gpuplane.api.limits import Limits, SubmitBuckets
+from gpuplane.api.openapi import describe_api
 from gpuplane.api.operations import api_router, probe_router
 from gpuplane.db.database import Database
 from gpuplane.kit.clock import Clock
@@ -77,6 +78,14 @@ def create_app(deps: AppDependencies) -> FastAPI:
         _mount(app, router, PREFIX, context, seen)
     answer_errors(app)
     app.add_middleware(Edge, registry=deps.registry)
+    document: list[dict[str, Any]] = []
+
+    def described() -> dict[str, Any]:
+        if not document:
+            document.append(describe_api(app))
+        return document[0]
+
+    app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     return app
 
 

@@ -53,7 +53,7 @@ class SealingKeys:
 
     def __init__(self, folder: Path) -> None:
         """Read the keys of a folder; without any, make the first in the background."""
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.RLock()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -143,7 +143,7 @@ class SealingKeys:
         with self._lock:
             if key_id == self.current_id:
                 raise ValueError("the current key cannot be retired")
-            (self._folder / f"{key_id}.pem").unlink(missing_ok=True)
+            (self.folder / f"{key_id}.pem").unlink(missing_ok=True)
             self._keys.pop(key_id, None)
             self._opened.clear()
 
@@ -187,18 +187,18 @@ class SealingKeys:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        _write_private(self._folder / f"{key_id}.pem", pem)
-        _write_private(self._folder / "current", key_id.encode())
+        _write_private(self.folder / f"{key_id}.pem", pem)
+        _write_private(self.folder / "current", key_id.encode())
         return key_id
 
     def _reload(self) -> None:
         with self._lock:
-            for path in sorted(self._folder.glob("*.pem")):
+            for path in sorted(self.folder.glob("*.pem")):
                 if path.stem not in self._keys:
                     key = serialization.load_pem_private_key(path.read_bytes(), None)
                     if isinstance(key, rsa.RSAPrivateKey):
                         self._keys[path.stem] = key
-            mark = self._folder / "current"
+            mark = self.folder / "current"
             name = mark.read_text(encoding="ascii").strip() if mark.exists() else ""
             self._current = name if name in self._keys else ""
 

@@ -46,7 +46,7 @@ def test_what_is_no_sealed_value_does_not_open(keys: SealingKeys, sealed: bytes)
 
 
 def test_keys_lie_readable_to_their_owner_alone(keys: SealingKeys) -> None:
-    folder = keys._folder
+    folder = keys.folder
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert sorted(path.suffix for path in folder.iterdir()) == ["", ".pem"]
@@ -57,7 +57,7 @@ def test_another_process_opens_and_rotation_goes_on_without_downtime(
 ) -> None:
     folder = tmp_path / "keys"
     folder.mkdir(mode=0o700)
-    for path in keys._folder.iterdir():
+    for path in keys.folder.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     first, second = SealingKeys(folder), SealingKeys(folder)
     old = first.seal(b"value", "place")

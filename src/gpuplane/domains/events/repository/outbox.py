@@ -1,6 +1,6 @@
 """Every query on events and their stream."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Select, delete, false, func, insert, or_, select, text, update
@@ -19,6 +19,8 @@ events = table_of(EventRow)
 stream = table_of(StreamRow)
 
 SORT_NEWEST, SORT_OLDEST = "-seq", "seq"
+HISTORY_PAGE = 5_000
+"""Rows read at once when every history is walked: a few MiB."""
 
 _ASSIGN = text(
     "UPDATE events_events SET position = :base + numbered.rank FROM ("
@@ -93,6 +95,26 @@ def list_events(
     """Return one page of events, newest or oldest first."""
     query = _matching(wanted).where(visible(scope))
     return load_page(session, query, (events.c.seq,), page, event_of, sort=sort)
+
+
+def walk_histories(
+    session: ReadSession, subject_kind: str
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (subject, kind, data) of every event about a kind of thing, oldest first."""
+    after = 0
+    while True:
+        query = (
+            select(events.c.seq, events.c.subject_id, events.c.kind, events.c.data)
+            .where(events.c.seq > after, events.c.subject_kind == subject_kind)
+            .order_by(events.c.seq)
+            .limit(HISTORY_PAGE)
+        )
+        rows = session.sql.execute(query).all()
+        for seq, subject_id, kind, data in rows:
+            yield subject_id, kind, data
+            after = seq
+        if len(rows) < HISTORY_PAGE:
+            return
 
 
 def prune(session: WriteSession, before: int, limit: int) -> int:

@@ -33,6 +33,7 @@ from gpuplane.domains.events.service.outbox import (
     record,
     record_many,
     relay,
+    walk_histories,
 )
 from gpuplane.domains.events.service.webhooks import (
     WebhookPolicy,
@@ -93,4 +94,5 @@ __all__ = [
     "relay",
     "secret_context",
     "store_results",
+    "walk_histories",
 ]

@@ -3,7 +3,7 @@
 `record` belongs in the transaction of the change it tells of. Nothing here sends anything.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -115,6 +115,13 @@ def list_events_of(
     wanted = EventFilter(subject_kind=subject_kind, subject_id=str(subject_id))
     everything = RowScope(everything=True)
     return repository.list_events(session, everything, wanted, page, SORT_OLDEST)
+
+
+def walk_histories(
+    session: ReadSession, subject_kind: str
+) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Yield (subject, kind, data) of every event about a kind of thing, oldest first."""
+    return repository.walk_histories(session, subject_kind)
 
 
 def load_stream(

@@ -82,9 +82,13 @@ def get_webhook(
 ) -> Webhook:
     """Return a webhook the caller manages (of this cluster, if one is named)."""
     webhook = repository.find_webhook(session, webhook_id)
-    found = webhook is not None and (cluster_id is None or webhook.cluster_id == cluster_id)
-    if webhook is None or not found or not _manages(principal, webhook):
-        raise WebhookNotFound("There is no webhook of that id.", fix="List the webhooks.")
+    missing = WebhookNotFound("There is no webhook of that id.", fix="List the webhooks.")
+    if webhook is None or (cluster_id is not None and webhook.cluster_id != cluster_id):
+        raise missing
+    if webhook.tenant_id is not None:
+        principal.require(Permission.WEBHOOK_MANAGE, webhook.tenant_id, what="webhook")
+    elif not principal.may(Permission.CLUSTER_MANAGE):
+        raise missing
     return webhook
 
 
@@ -245,12 +249,6 @@ def payload_of(event: Event) -> dict[str, object]:
 def secret_context(webhook_id: WebhookId) -> str:
     """Return the context a webhook's secret is sealed in."""
     return f"webhook/{webhook_id}"
-
-
-def _manages(principal: Principal, webhook: Webhook) -> bool:
-    if webhook.tenant_id is None:
-        return principal.may(Permission.CLUSTER_MANAGE)
-    return principal.may(Permission.WEBHOOK_MANAGE, webhook.tenant_id)
 
 
 def _check_url(url: str, policy: WebhookPolicy) -> None:

@@ -10,6 +10,11 @@ SERVER_COMMANDS = {
         "Start the control plane in this terminal.",
         START,
     ),
+    "db": Entry(
+        "gpuplane.entry.dbcommands:db",
+        "Upgrade, back up, restore and check the database.",
+        START,
+    ),
 }
 """Named by their place, so that a command of the client imports nothing of the server."""
 

@@ -98,7 +98,8 @@ def holding_faults(attempts: Sequence[OpenAttempt], held: Iterable[Holding]) -> 
             found.setdefault(row.replica_id, Counter())[row.gpu_id] += 1
     for attempt in attempts:
         for replica_id, gpu_ids in attempt.replicas.items():
-            if found.get(replica_id, Counter()) != Counter({None: 1, **Counter(gpu_ids)}):
+            wanted: Counter[str | None] = Counter([None, *gpu_ids])
+            if found.get(replica_id, Counter()) != wanted:
                 faults.append(
                     f"Attempt {attempt.id} does not hold what its replica {replica_id} runs on."
                 )

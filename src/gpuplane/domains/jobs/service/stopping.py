@@ -9,6 +9,7 @@ from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
+from gpuplane.domains.jobs.errors import JobChanged
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import AfterEnd, Attempt, Job, decide_after_end
@@ -100,11 +101,14 @@ def finish_attempt(
 
     Returns:
         The job's new status.
+
+    Raises:
+        JobChanged: If the job or the attempt is not as it was read; nothing may be stored then.
     """
     after = decide_after_end(
         job, attempt.stop_intent, verdict.word, verdict.message, jitter_ratio, now
     )
-    attempts_repository.update_attempt(
+    ended = attempts_repository.update_attempt(
         session,
         attempt,
         state="ended",
@@ -135,7 +139,8 @@ def finish_attempt(
         changes["actual_end"] = now
     if after.status is JobStatus.QUEUED:
         changes["queued_at"] = now
-    repository.update_job(session, job, now, **changes)
+    if not (ended and repository.update_job(session, job, now, **changes)):
+        raise JobChanged(f"{job.name} changed while the end of its attempt was being recorded.")
     moved = repository.find_job(session, job.id)
     if moved is not None and not over and moved.due_at is None:
         repository.set_due(session, [job.id], next_due(moved, now) or now)

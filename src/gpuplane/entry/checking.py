@@ -1,0 +1,29 @@
+"""The proof of `gpuplane db check`: every promise that the domains make about their rows."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.usage import service as usage
+
+Checks = Mapping[str, Callable[[ReadSession], list[str]]]
+
+
+def checks_at(now: int) -> Checks:
+    """Return what is promised, in words, with the function that looks for what breaks it.
+
+    Args:
+        now: The instant up to which the ledger must tile.
+    """
+    return {
+        "every job that holds devices has one attempt, and nothing else holds any": jobs.check,
+        "no device and no node is sold twice": placements.check,
+        "the intervals of every device tile": partial(usage.check, now=now),
+    }
+
+
+def find_faults(session: ReadSession, now: int) -> list[str]:
+    """Return a sentence for each broken promise, on one consistent view."""
+    return [fault for check in checks_at(now).values() for fault in check(session)]

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId, ProjectId, ReplicaId, TenantId
 from gpuplane.db.database import Database
+from gpuplane.db.sessions import WriteSession
 from gpuplane.db.types import Base
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.nodes.service import Node
@@ -79,8 +80,8 @@ def measure(database: Database, attempts: int, count: int, figures: dict[str, li
     def write(name: str, work: Callable[..., T]) -> T:
         return timed(name, lambda: database.write_now("bench", lambda s: work(s, now)))
 
-    def register(session: object, at: int) -> int:
-        return placements.register_devices(session, nodes, at, simulated=True)  # type: ignore[arg-type]
+    def register(session: WriteSession, at: int) -> int:
+        return placements.register_devices(session, nodes, at, simulated=True)
 
     write("register devices", register)
     write("register again, unchanged", register)

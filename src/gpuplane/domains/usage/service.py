@@ -9,8 +9,8 @@ from typing import Any
 from gpuplane.core.capacity import DeviceState
 from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
-from gpuplane.domains.usage import repository
 from gpuplane.domains.usage.errors import BadUsageQuery
+from gpuplane.domains.usage.repository import ledger, sums
 from gpuplane.domains.usage.rules import (
     DIMENSIONS,
     LABEL_PREFIX,
@@ -54,12 +54,12 @@ MAX_INTERVALS = 50_000
 
 def remember_devices(session: WriteSession, devices: Sequence[DeviceFacts]) -> None:
     """Keep what devices are, so that their intervals can be told by node and model for ever."""
-    repository.store_devices(session, devices)
+    ledger.store_devices(session, devices)
 
 
 def remember_jobs(session: WriteSession, jobs: Sequence[JobFacts]) -> None:
     """Keep what questions to the ledger group jobs by; called at submit and when it changes."""
-    repository.store_jobs(session, jobs)
+    ledger.store_jobs(session, jobs)
 
 
 def apply_changes(session: WriteSession, changes: Sequence[DeviceChange], at: int) -> int:
@@ -69,40 +69,40 @@ def apply_changes(session: WriteSession, changes: Sequence[DeviceChange], at: in
     remembered, and is locked by the caller where several writers exist.
     """
     gpu_ids = [change.gpu_id for change in changes]
-    current = repository.load_open(session, gpu_ids)
+    current = ledger.load_open(session, gpu_ids)
     missing = [gpu_id for gpu_id in gpu_ids if gpu_id not in current]
-    ends = repository.load_ends(session, missing)
+    ends = ledger.load_ends(session, missing)
     plan = plan_changes(current, ends, changes, at)
     if not plan.begun:
         return 0
-    facts = repository.load_devices(session, [each.gpu_id for each in plan.begun])
-    repository.store_plan(session, plan, facts, [new_id() for _ in plan.begun])
+    facts = ledger.load_devices(session, [each.gpu_id for each in plan.begun])
+    ledger.store_plan(session, plan, facts, [new_id() for _ in plan.begun])
     return len(plan.begun)
 
 
 def end_devices(session: WriteSession, gpu_ids: Sequence[GpuId], at: int) -> None:
     """End the rows of devices that are gone for good; if one comes back, its absence was down."""
     plan = LedgerPlan()
-    for current in repository.load_open(session, gpu_ids).values():
+    for current in ledger.load_open(session, gpu_ids).values():
         end_interval(plan, current, at)
-    repository.store_plan(session, plan, {}, [])
+    ledger.store_plan(session, plan, {}, [])
 
 
 def begin_holdings(session: WriteSession, holdings: Sequence[Holding], at: int) -> None:
     """Meter CPU and memory from now on."""
-    repository.insert_holdings(session, holdings, at)
+    ledger.insert_holdings(session, holdings, at)
 
 
 def end_holdings(session: WriteSession, allocation_ids: Sequence[AllocationId], at: int) -> None:
     """Stop metering the CPU and memory of these allocations; again changes nothing."""
-    repository.end_holdings(session, allocation_ids, at)
+    ledger.end_holdings(session, allocation_ids, at)
 
 
 def list_devices(
     session: ReadSession, cluster_id: ClusterId | None = None
 ) -> tuple[DeviceFacts, ...]:
     """Return every device the ledger knows, by node and index."""
-    return repository.list_devices(session, cluster_id)
+    return ledger.list_devices(session, cluster_id)
 
 
 def list_intervals(
@@ -114,7 +114,7 @@ def list_intervals(
     limit: int = MAX_INTERVALS,
 ) -> tuple[DeviceInterval, ...]:
     """Return the intervals that touch a window, by device and start, for a timeline."""
-    return repository.list_intervals(session, from_at, to_at, cluster_id, gpu_ids, limit)
+    return ledger.list_intervals(session, from_at, to_at, cluster_id, gpu_ids, limit)
 
 
 def list_held(
@@ -124,12 +124,12 @@ def list_held(
     scope: Scope | None = None,
 ) -> list[HeldRow]:
     """Return what is held on a cluster now, by queue and tenant."""
-    return repository.list_held(session, cluster_id, tenant_id, scope)
+    return sums.list_held(session, cluster_id, tenant_id, scope)
 
 
 def job_names(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, str]:
     """Return what jobs are called, for a timeline."""
-    return repository.job_names(session, job_ids)
+    return ledger.job_names(session, job_ids)
 
 
 def sum_states(
@@ -139,7 +139,7 @@ def sum_states(
     end = min(to_at, now)
     if end <= from_at:
         return ()
-    return repository.sum_states(session, from_at, end, cluster_id)
+    return sums.sum_states(session, from_at, end, cluster_id)
 
 
 def sum_usage(session: ReadSession, query: UsageQuery, now: int) -> tuple[UsageRow, ...]:
@@ -157,13 +157,13 @@ def sum_usage(session: ReadSession, query: UsageQuery, now: int) -> tuple[UsageR
     windows = [("", query.from_at, end)]
     if "day" in query.group_by:
         windows = split_days(query.from_at, end)
-    sums: dict[tuple[object, ...], dict[str, int]] = {}
+    groups: dict[tuple[object, ...], dict[str, int]] = {}
     for day, low, high in windows:
-        rows = repository.sum_gpu_time(session, query, low, high)
+        rows = sums.sum_gpu_time(session, query, low, high)
         if query.gpu_id is None and query.model is None:
-            rows.extend(repository.sum_host_time(session, query, low, high))
+            rows.extend(sums.sum_host_time(session, query, low, high))
         for row in rows:
-            _add(sums, query, day, row)
+            _add(groups, query, day, row)
     return tuple(
         UsageRow(
             {
@@ -178,14 +178,14 @@ def sum_usage(session: ReadSession, query: UsageQuery, now: int) -> tuple[UsageR
             cpu=found.get("cpu", 0),
             memory=found.get("memory", 0),
         )
-        for key, found in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))
+        for key, found in sorted(groups.items(), key=lambda item: tuple(map(str, item[0])))
         if any(found.values())
     )
 
 
 def check(session: ReadSession, now: int) -> list[str]:
     """Return a sentence for each broken promise of the ledger: tiling, sums, totals."""
-    faults = repository.find_faults(session)
+    faults = ledger.find_faults(session)
     for totals in sum_states(session, 0, now, now):
         if not totals.adds_up:
             faults.append(
@@ -197,17 +197,17 @@ def check(session: ReadSession, now: int) -> list[str]:
 
 def list_open_shares(session: ReadSession) -> dict[tuple[object, GpuId], int]:
     """Return the milli-share of each (holder, device) in an open interval, for checks."""
-    return {(holder, gpu): milli for holder, gpu, milli in repository.list_open_shares(session)}
+    return {(holder, gpu): milli for holder, gpu, milli in ledger.list_open_shares(session)}
 
 
 def list_open_states(session: ReadSession) -> dict[GpuId, DeviceState]:
     """Return what every device is now, for checks."""
-    return repository.list_open_states(session)
+    return ledger.list_open_states(session)
 
 
 def list_open_holdings(session: ReadSession) -> set[AllocationId]:
     """Return the allocations whose CPU and memory are being metered, for checks."""
-    return {AllocationId(each) for each in repository.list_open_holdings(session)}
+    return {AllocationId(each) for each in ledger.list_open_holdings(session)}
 
 
 def _check_query(query: UsageQuery, now: int) -> None:
@@ -230,14 +230,14 @@ def _check_query(query: UsageQuery, now: int) -> None:
 
 
 def _add(
-    sums: dict[tuple[object, ...], dict[str, int]],
+    groups: dict[tuple[object, ...], dict[str, int]],
     query: UsageQuery,
     day: str,
     row: dict[str, Any],
 ) -> None:
     """Add one row of sums (`NAME_s` of whole seconds, `NAME_ms` of the rest) to its group."""
     values = [day if name == "day" else row[f"k{i}"] for i, name in enumerate(query.group_by)]
-    found = sums.setdefault((row["is_simulated"], *values), {})
+    found = groups.setdefault((row["is_simulated"], *values), {})
     for name in ("busy", "idle", "reserved", "paid", "cpu", "memory"):
         if f"{name}_s" in row:
             amount = int(row[f"{name}_s"]) * 1000 + int(row[f"{name}_ms"])

@@ -73,7 +73,7 @@ def an_order(*replicas: ReplicaOrder, reservation: ReservationId | None = None) 
 
 def a_replica(*gpus: str, **facts: object) -> ReplicaOrder:
     ids = tuple(GpuId(name) for name in gpus)
-    return ReplicaOrder(ReplicaId(UUID(int=8)), 0, NODE, ids, **facts)  # type: ignore[arg-type]
+    return ReplicaOrder(ReplicaId(UUID(int=8)), 0, NODE, ids, **facts)  # type: ignore[arg-type]  # any field
 
 
 def test_a_refused_gang_leaves_the_guards_as_they_were() -> None:

@@ -1,0 +1,1 @@
+"""Every query on the ledger's tables; rows in, values out."""

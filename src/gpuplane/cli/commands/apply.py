@@ -1,0 +1,187 @@
+"""`gpuplane apply`: show what manifests would change, ask, make it so; again changes nothing."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.kinds.changes import Action, Change
+from gpuplane.cli.kinds.jobs import plan_job
+from gpuplane.cli.kinds.money import plan_price, plan_reservation
+from gpuplane.cli.kinds.places import plan_project, plan_tenant
+from gpuplane.cli.manifests import Document, read_documents
+from gpuplane.cli.output import Output, note, paint, show_data
+
+Planner = Callable[[Client, Document, Sequence[Document]], Change]
+
+KINDS: dict[str, Planner] = {
+    "Tenant": plan_tenant,
+    "Project": plan_project,
+    "Price": plan_price,
+    "Reservation": plan_reservation,
+    "Job": plan_job,
+}
+"""In the order in which they are made: what comes later may name what comes before."""
+
+SIGNS = {
+    Action.CREATE: ("+", "green"),
+    Action.CHANGE: ("~", "yellow"),
+    Action.REPLACE: ("±", "magenta"),
+    Action.UNCHANGED: (" ", "dim"),
+}
+
+
+@click.command()
+@click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE",
+              help="A file of YAML documents, a folder of such files, or - for standard input.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show the difference and leave.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text",
+              show_default=True, help="How the changes are shown.")  # fmt: skip
+def apply(files: tuple[str, ...], output: str, *, yes: bool, dry_run: bool) -> int:
+    """Make things so as manifests say: show the difference, ask, carry it out.
+
+    Applying the same again changes nothing. Each thing is changed by itself: if one is refused,
+    those before it stay changed, and applying again goes on from there.
+    """
+    client = Client()
+    documents = [document for file in files for document in _read(file)]
+    if not documents:
+        raise CliError("There is no manifest in it.", field=", ".join(files), code=Exit.USAGE)
+    order = list(KINDS)
+    documents.sort(key=lambda document: order.index(document.kind))
+    # Tenants and projects may be made by the same file, so the plan of what needs them waits.
+    changes = [_plan(client, document, documents) for document in documents]
+    pending = [change for change in changes if change.action is not Action.UNCHANGED]
+    if output == "text":
+        _show(changes)
+    if not pending:
+        if output != "text":
+            show_data({"items": [_data(change, "") for change in changes]}, Output(output))
+        return Exit.OK
+    if dry_run:
+        if output != "text":
+            show_data({"items": [_data(change, "") for change in changes]}, Output(output))
+        return Exit.OK
+    if not yes and not _confirm(len(pending)):
+        note("Nothing was changed.")
+        return Exit.REFUSED
+    results = _carry_out(changes, speaks=output == "text")
+    if output != "text":
+        items = [_data(change, told) for change, told in zip(changes, results, strict=True)]
+        show_data({"items": items}, Output(output))
+    return Exit.OK
+
+
+def _plan(client: Client, document: Document, documents: Sequence[Document]) -> Change:
+    missing = _made_here(client, document, documents)
+    if missing is not None:
+        # It can be planned only once that is there, and then it is surely new.
+        planner = KINDS[document.kind]
+        return Change(document, Action.CREATE, (),
+                      lambda: planner(client, document, documents).carry_out(),
+                      [f"in {missing.kind} {missing.name}, which is made first"])  # fmt: skip
+    return KINDS[document.kind](client, document, documents)
+
+
+def _made_here(
+    client: Client, document: Document, documents: Sequence[Document]
+) -> Document | None:
+    """Return the tenant or project that a document needs and that these manifests make first."""
+    if document.kind in ("Tenant", "Project", "Price"):
+        return None
+    for kind, path in (("Tenant", "/tenants"), ("Project", "/projects")):
+        name = document.metadata.get(kind.lower())
+        made = next((d for d in documents if d.kind == kind and d.name == name), None)
+        if made is not None and all(row["name"] != name for row in client.items(path)):
+            return made
+    return None
+
+
+def _read(file: str) -> list[Document]:
+    kinds = list(KINDS)
+    if file == "-":
+        return read_documents(_text(sys.stdin.buffer.read(), "stdin"), "stdin", Path.cwd(), kinds)
+    path = Path(file)
+    if path.is_dir():
+        inside = sorted(each for each in path.iterdir() if each.suffix in (".yaml", ".yml"))
+        return [document for each in inside for document in _read(str(each))]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from error
+    return read_documents(_text(data, file), file, path.resolve().parent, kinds)
+
+
+def _text(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CliError(f"{source} is not UTF-8 at byte {error.start}.", code=Exit.USAGE) from error
+
+
+def _show(changes: Sequence[Change]) -> None:
+    for change in changes:
+        sign, style = SIGNS[change.action]
+        document = change.document
+        click.echo(paint(f"{sign} {document.kind} {document.name}: {change.action}", style))
+        for each in change.differences:
+            old, new = _shown(each.old), _shown(each.new)
+            click.echo(f"    {each.field}: {paint(old, 'red')} → {paint(new, 'green')}")
+        for line in change.notes:
+            click.echo(paint(f"    {line}", "dim"))
+    counts = {action: sum(each.action is action for each in changes) for action in Action}
+    words = (f"{count} to {action}" if action is not Action.UNCHANGED else f"{count} unchanged"
+             for action, count in counts.items() if count)  # fmt: skip
+    click.echo(", ".join(words))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    text = str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _confirm(count: int) -> bool:
+    if not sys.stdin.isatty():
+        raise CliError(
+            "Nobody can be asked here, so nothing was changed.",
+            fix="Look at the difference above and add --yes.",
+            code=Exit.REFUSED,
+        )
+    return click.confirm(f"Apply {count} change{'s' if count > 1 else ''}?", err=True)
+
+
+def _carry_out(changes: Sequence[Change], *, speaks: bool) -> list[str]:
+    told = []
+    for done, change in enumerate(changes):
+        if change.action is Action.UNCHANGED:
+            told.append("")
+            continue
+        try:
+            result = change.carry_out()
+        except CliError:
+            note(f"gpuplane: stopped after {done} of {len(changes)}; applying again goes on")
+            raise
+        told.append(result)
+        if speaks:
+            click.echo(f"{change.document.kind} {change.document.name}: {result}")
+    return told
+
+
+def _data(change: Change, result: str) -> dict[str, Any]:
+    return {
+        "kind": change.document.kind,
+        "name": change.document.name,
+        "action": str(change.action),
+        "differences": [
+            {"field": each.field, "old": each.old, "new": each.new} for each in change.differences
+        ],
+        "notes": list(change.notes),
+        "result": result,
+    }

@@ -1,0 +1,203 @@
+"""Kind Job: submitted once for each name and content.
+
+The idempotency key is made from the name, the project and the digest of the content, so applying
+again finds the job. A job is immutable but for its priority: other content ends an unfinished one
+and submits the new.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import ApiError
+from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of
+from gpuplane.cli.lookups import OVER, find_job, is_uuid
+from gpuplane.cli.manifests import Document
+from gpuplane.cli.plans import plan_lines
+
+KEY_HEX = 32
+RUN = "run"
+"""The group of a manifest that says what runs: the API's own name, `spec`, would stand twice."""
+
+
+def plan_job(client: Client, document: Document, others: Sequence[Document]) -> Change:
+    """Return what a manifest of a job would change."""
+    body = _body(client, document)
+    key = key_of(body)
+    body["idempotency_key"] = key
+    found = _find(client, document, body)
+    if found is not None and found["idempotency_key"] == key:
+        return Change(document, Action.UNCHANGED, notes=[f"{found['status']}, {found['id']}"])
+    notes = _plan(client, document, body)
+    if found is None or (found["status"] in OVER and not _was_applied(found)):
+        return Change(document, Action.CREATE, (), lambda: _submit(client, document, body), notes)
+    shown = {name: each for name, each in body.items() if name not in ("idempotency_key", "after")}
+    differ = differences_of(shown, _comparable(found))
+    if [each.field for each in differ] == ["priority"] and found["status"] not in OVER:
+        return Change(document, Action.CHANGE, differ,
+                      lambda: _change_priority(client, found, body["priority"]))  # fmt: skip
+    differ = differ or [Difference("(content)", "another", "this")]
+    if found["status"] in OVER:
+        return Change(document, Action.CREATE, differ,
+                      lambda: _submit(client, document, body), notes)  # fmt: skip
+    return Change(document, Action.REPLACE, differ,
+                  lambda: _replace(client, document, found, body), notes)  # fmt: skip
+
+
+def key_of(body: Mapping[str, Any]) -> str:
+    """Return the idempotency key of a job's content."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), default=str)
+    return f"apply-{body['name']}-{hashlib.sha256(text.encode()).hexdigest()[:KEY_HEX]}"
+
+
+def _body(client: Client, document: Document) -> dict[str, Any]:
+    document.check_metadata("labels", "project", "tenant")
+    spec = dict(document.spec)
+    for name in ("name", "labels", "project", "idempotency_key"):
+        if name in spec:
+            where = "It is made from the content." if name == "idempotency_key" else (
+                f"Write it as metadata.{name}.")  # fmt: skip
+            raise document.error(f"{name} does not belong into spec.", field=f"spec.{name}",
+                                 fix=where)  # fmt: skip
+    run = spec.pop(RUN, None)
+    if run is not None and not isinstance(run, dict):
+        raise document.error("run is no mapping.", field=f"spec.{RUN}")
+    body: dict[str, Any] = {"name": document.name, **spec}
+    if run is not None:
+        body["spec"] = _run(document, dict(run))
+    for name in ("labels", "project"):
+        if name in document.metadata:
+            body[name] = document.metadata[name]
+    if "project" not in body and client.target.project:
+        body["project"] = client.target.project
+    if "tenant" in document.metadata:
+        from gpuplane.cli.lookups import find_one
+
+        body["tenant_id"] = find_one(client, "/tenants", document.metadata["tenant"], "tenant")["id"]
+    return body
+
+
+def _run(document: Document, run: dict[str, Any]) -> dict[str, Any]:
+    run.pop("workdir", None)
+    folder = _folder(document)
+    if folder is not None:
+        from gpuplane.cli.snapshots import pack
+
+        snapshot = pack(folder)
+        snapshot.archive.close()
+        run["workspace_digest"] = snapshot.digest
+    return run
+
+
+def _folder(document: Document) -> Path | None:
+    """Return the working directory that a manifest names, relative to its own file."""
+    run = document.spec.get(RUN)
+    named = run.get("workdir") if isinstance(run, dict) else None
+    if named is None:
+        return None
+    path = (document.folder / str(named)).resolve()
+    if not path.is_dir():
+        raise document.error(f"There is no folder {path}.", field=f"spec.{RUN}.workdir")
+    return path
+
+
+def _find(client: Client, document: Document, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the job of this name that was applied last, else the unfinished one."""
+    rows = [
+        row
+        for row in client.items("/jobs", name=document.name, limit=200)
+        if row["name"] == document.name and _is_in(row, body)
+    ]
+    rows.sort(key=lambda row: (row["status"] not in OVER, row["created_at"]))
+    if not rows:
+        return None
+    by_key = [client.get(f"/jobs/{row['id']}") for row in rows[-5:]]
+    same = [job for job in by_key if job["idempotency_key"] == body["idempotency_key"]]
+    return dict((same or by_key)[-1])
+
+
+def _is_in(row: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    project = body.get("project")
+    tenant = body.get("tenant_id")
+    return project in (None, row["project"], row["project_id"]) and tenant in (
+        None, row["tenant_id"],
+    )  # fmt: skip
+
+
+def _was_applied(job: Mapping[str, Any]) -> bool:
+    return str(job["idempotency_key"] or "").startswith("apply-")
+
+
+def _comparable(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {**job, "cluster": job["cluster"], "spec": job["spec"]}
+
+
+def _plan(client: Client, document: Document, body: dict[str, Any]) -> list[str]:
+    """Return the plan's lines; this is also where the server checks every field."""
+    asked = {name: each for name, each in body.items() if name != "after"}
+    if "workspace_digest" in body.get("spec", {}):
+        # It is sent when the job is: showing a difference sends nothing.
+        run = {name: each for name, each in body["spec"].items() if name != "workspace_digest"}
+        asked["spec"] = run
+    try:
+        return [line.strip() for line in plan_lines(client.post("/jobs/estimate", asked))]
+    except ApiError as error:
+        if error.status >= 500:
+            return [f"plan: unknown ({error.message})"]
+        raise _placed(document, error) from error
+
+
+def _submit(client: Client, document: Document, body: dict[str, Any]) -> str:
+    folder = _folder(document)
+    if folder is not None:
+        from gpuplane.cli.snapshots import upload
+
+        upload(client, folder)
+    body = {**body, "after": [_after(client, document, each) for each in body.get("after") or []]}
+    try:
+        job = client.post("/jobs", body)
+    except ApiError as error:
+        raise _placed(document, error) from error
+    return f"{job['status']}, {job['id']}"
+
+
+def _after(client: Client, document: Document, entry: Any) -> dict[str, Any]:
+    """Return a job that this one comes after; `job` may name it instead of `job_id`."""
+    if not isinstance(entry, dict):
+        raise document.error("An entry of after is a mapping.", field="spec.after",
+                             fix="Write - job: NAME.")  # fmt: skip
+    named = dict(entry)
+    key = named.pop("job", None)
+    if key is not None:
+        named["job_id"] = key if is_uuid(str(key)) else find_job(client, str(key))["id"]
+    return named
+
+
+def _change_priority(client: Client, job: Mapping[str, Any], priority: str) -> str:
+    changed = client.put(f"/jobs/{job['id']}/priority", {"priority": priority})
+    return f"priority {changed['priority']}"
+
+
+def _replace(
+    client: Client, document: Document, old: Mapping[str, Any], body: dict[str, Any]
+) -> str:
+    # The new one first: if it is refused, the old one goes on.
+    told = _submit(client, document, body)
+    try:
+        client.delete(f"/jobs/{old['id']}")
+    except ApiError as error:
+        if error.status != 409:  # over meanwhile
+            raise
+    return told
+
+
+def _placed(document: Document, error: ApiError) -> ApiError:
+    """Return the server's refusal with the place of the document and the manifest's field names."""
+    field = error.field
+    if field == "spec" or field.startswith("spec."):
+        field = RUN + field.removeprefix("spec")
+    error.field = f"{document.place}, Job {document.name}" + (f", spec.{field}" if field else "")
+    return error

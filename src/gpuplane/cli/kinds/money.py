@@ -1,0 +1,104 @@
+"""Kinds Price and Reservation: a new price holds from now on, a reservation is made anew."""
+
+from typing import Any
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import CliError
+from gpuplane.cli.kinds.changes import Action, Change, differences_of
+from gpuplane.cli.lookups import find_one
+from gpuplane.cli.manifests import Document, nearest
+from gpuplane.cli.words import instant_of, now
+
+PRICE_FIELDS = ("item", "price", "currency", "cluster", "valid_from")
+RESERVATION_FIELDS = ("cluster", "model", "count", "start", "end", "charge_unused")
+ENDED = ("ended", "cancelled")
+
+
+def plan_price(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a price would change."""
+    document.check_metadata()
+    wanted = _wanted(document, PRICE_FIELDS, ("item", "price"))
+    current = _current_price(client, wanted)
+    compared = {name: wanted[name] for name in ("price", "currency") if name in wanted}
+    if current is None:
+        return Change(document, Action.CREATE, (), lambda: _set_price(client, wanted))
+    differ = differences_of(compared, current)
+    if not differ:
+        return Change(document, Action.UNCHANGED)
+    return Change(document, Action.CHANGE, differ, lambda: _set_price(client, wanted))
+
+
+def plan_reservation(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a reservation would change."""
+    document.check_metadata("project", "tenant")
+    wanted = _wanted(document, RESERVATION_FIELDS, ("cluster", "model", "count", "start", "end"))
+    rows = [
+        row
+        for row in client.get("/capacity/reservations", cluster=wanted["cluster"])["items"]
+        if row["name"] == document.name and row["state"] not in ENDED
+    ]
+    if not rows:
+        return Change(document, Action.CREATE, (), lambda: _reserve(client, document, wanted))
+    compared = {name: each for name, each in wanted.items() if name != "cluster"}
+    differ = differences_of(compared, rows[0])
+    if not differ:
+        return Change(document, Action.UNCHANGED)
+    return Change(document, Action.REPLACE, differ,
+                  lambda: _reserve_again(client, document, rows[0]["id"], wanted))  # fmt: skip
+
+
+def _wanted(
+    document: Document, fields: tuple[str, ...], needed: tuple[str, ...]
+) -> dict[str, Any]:
+    for name in document.spec:
+        if name not in fields:
+            raise document.error(f"There is no field {name!r} here.", field=f"spec.{name}",
+                                 fix=nearest(name, fields))  # fmt: skip
+    for name in needed:
+        if name not in document.spec:
+            raise document.error("This field is required.", field=f"spec.{name}")
+    return dict(document.spec)
+
+
+def _current_price(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the price of the item that holds now, of this cluster or of no cluster alike."""
+    cluster = wanted.get("cluster")
+    rows = client.get("/prices", item=str(wanted["item"]), cluster=cluster)["items"]
+    at = instant_of(wanted.get("valid_from")) or now()
+    held = [
+        row
+        for row in rows
+        if (row["cluster_id"] is None) == (cluster is None)
+        and (instant_of(row["valid_from"]) or at) <= at
+    ]
+    return max(held, key=lambda row: str(row["valid_from"]), default=None)
+
+
+def _set_price(client: Client, wanted: dict[str, Any]) -> str:
+    found = client.post("/prices", wanted)
+    return f"{found['price']} {found['currency']} per {found['unit']}"
+
+
+def _reserve(client: Client, document: Document, wanted: dict[str, Any]) -> str:
+    body = {**wanted, "name": document.name}
+    project = document.metadata.get("project")
+    if project is not None:
+        tenant = document.metadata.get("tenant")
+        owner = None if tenant is None else find_one(client, "/tenants", tenant, "tenant")["id"]
+        found = find_one(client, "/projects", project, "project", tenant_id=owner)
+        body["project_id"] = found["id"]
+    return f"reserved, {client.post('/capacity/reservations', body)['id']}"
+
+
+def _reserve_again(
+    client: Client, document: Document, old_id: str, wanted: dict[str, Any]
+) -> str:
+    # The old one first: it holds the very GPUs that the new one asks for.
+    client.delete(f"/capacity/reservations/{old_id}")
+    try:
+        return _reserve(client, document, wanted)
+    except CliError as error:
+        raise document.error(
+            f"The old reservation was given up, and the new one was refused: {error.message}",
+            fix=error.fix,
+        ) from error

@@ -234,6 +234,8 @@ class World:
             self.running.append(running_of(workload, placed, now))
         for each in decision.preempting:
             self._stop(each)
+            promised = replace(workloads[each.job_id], promised_until=now + 90_000)
+            self.pending[self.pending.index(workloads[each.job_id])] = promised
 
     def _stop(self, verdict: NeedsPreemption) -> None:
         victims = set(verdict.victims)

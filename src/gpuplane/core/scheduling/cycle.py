@@ -64,11 +64,21 @@ def _run(trial: Trial, snapshot: Snapshot, policy: Policy, now: int) -> tuple[Ve
 
 
 def take_turns(trial: Trial, judge: Judge, entries: Iterable[Entry]) -> dict[JobId, Verdict | None]:
-    """Consider every entry in its turn; return where each goes, None for those who wait."""
-    turns = Turns(trial.admission.tree, entries, trial.admission.first_choice)
+    """Consider every entry in its turn; return where each goes, None for those who wait.
+
+    Those for whom others were stopped come first: the room was made for them.
+    """
+    promised: list[Entry] = []
+    others: list[Entry] = []
+    for entry in entries:
+        until = entry.workload.promised_until
+        (promised if until is not None and until > trial.now else others).append(entry)
     considered: dict[JobId, Verdict | None] = {}
-    while (entry := turns.next()) is not None:
+    for entry in sorted(promised, key=lambda each: each.key):
         considered[entry.workload.job_id] = judge.consider(entry, len(considered))
+    turns = Turns(trial.admission.tree, others, trial.admission.first_choice)
+    while (turn := turns.next()) is not None:
+        considered[turn.workload.job_id] = judge.consider(turn, len(considered))
     return considered
 
 

@@ -3,15 +3,13 @@
 Owns what happens when a workload's turn comes and what its queue does after it was blocked.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import JobId
-from gpuplane.core.quota.specs import FlavorResource, QueueingStrategy
+from gpuplane.core.quota.specs import QueueingStrategy
 from gpuplane.core.scheduling.admission import QuotaRefusal
-from gpuplane.core.scheduling.backfill import Head, Release, find_first
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
     Placed,
@@ -21,15 +19,12 @@ from gpuplane.core.scheduling.decisions import (
     Waiting,
 )
 from gpuplane.core.scheduling.explain import explain_placement
+from gpuplane.core.scheduling.heads import HeadKeeper
 from gpuplane.core.scheduling.ordering import Entry
-from gpuplane.core.scheduling.policy import Backfill
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
 from gpuplane.core.scheduling.waiting import Blocked, Explainer
 from gpuplane.core.scheduling.workload import Workload
-
-FORECASTS_A_HEAD = 4
-"""Forecasts tried per head that may keep its place: some blocked work has none to be found."""
 
 
 @dataclass(slots=True)
@@ -48,7 +43,7 @@ class Judge:
         self._queues: dict[str, _QueueState] = {}
         self._blocked: list[Blocked] = []
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
-        self._forecasts_left = FORECASTS_A_HEAD * trial.policy.max_reserved_heads
+        self._heads = HeadKeeper(trial)
 
     def consider(self, entry: Entry, position: int) -> Verdict | None:
         """Return where the workload goes, None when it waits."""
@@ -74,7 +69,7 @@ class Judge:
         else:
             starts_at = None
             if not is_known and not _is_final(refusal):
-                starts_at = self._keep_place(workload)
+                starts_at = self._heads.keep_place(workload)
             self._blocked.append(Blocked(entry, position, starts_at=starts_at))
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
@@ -125,50 +120,6 @@ class Judge:
             self._needs[workload.job_id] = (plan, self._make_placed(entry, plan.found, position))
         self._victims.promise(workload, plan)
         self._blocked.append(Blocked(entry, position, waits_for_stopping=not plan.victims))
-
-    # Backfill.
-
-    def _keep_place(self, workload: Workload) -> int | None:
-        """Keep the place of a queue's blocked head and return its forecast start, if it has one."""
-        trial = self._trial
-        if (
-            trial.policy.backfill is not Backfill.CANNOT_DELAY_HEAD
-            or workload.queue in trial.heads
-            or len(trial.heads) >= trial.policy.max_reserved_heads
-            or self._forecasts_left <= 0
-            or not trial.could_ever_fit(workload)
-        ):
-            return None
-        releases = trial.list_releases()
-        forecast = find_first(releases, lambda some: self._probe_after(workload, some))
-        self._forecasts_left -= 1
-        if forecast is None:
-            return None
-        count, (found, slack) = forecast
-        starts_at = max(trial.now, releases[count - 1].ends_at)
-        trial.heads[workload.queue] = Head(starts_at, slack)
-        for take in found.spots.takes:
-            trial.benches[found.bench_index].hold(take.node, starts_at)
-        return starts_at
-
-    def _probe_after(
-        self, workload: Workload, releases: Sequence[Release]
-    ) -> tuple[Found, dict[FlavorResource, int]] | None:
-        """Return where the workload would go after these ends, and the quota left over then."""
-        trial = self._trial
-        tree = trial.admission.tree
-        with trial.undone():
-            for each in releases:
-                for take in each.takes:
-                    trial.benches[each.bench_index].fleet.release(take)
-                trial.admission.give_back(each.queue, each.usage, each.local_queue)
-            found = trial.find_place(workload)
-            if not isinstance(found, Found):
-                return None
-            if tree.get_spec(workload.queue).covers_everything:
-                return found, {}
-            left = {pair: tree.available(workload.queue, pair) for pair in found.grant.usage}
-            return found, left
 
     # Verdicts.
 

@@ -13,7 +13,7 @@ from gpuplane.core.scheduling.backfill import find_first
 from gpuplane.core.scheduling.bench import NOT_FIT, Row
 from gpuplane.core.scheduling.preemption import LossKey
 from gpuplane.core.scheduling.trial import Found, Trial
-from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 
 MAX_NODES = 64
 """Nodes for which a set is worked out for one workload: those with the cheapest pieces first, so
@@ -25,10 +25,15 @@ Parts = tuple[tuple[int, Take], ...]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Something taken that can be given back as a whole, and what that costs."""
+    """Something taken that can be given back as a whole, and what that costs.
+
+    Attributes:
+        owner: The running workload that holds it, or held it before its place was promised away.
+    """
 
     key: LossKey
     parts: Parts
+    owner: RunningWorkload
 
 
 def probe_place(trial: Trial, workload: Workload) -> Found | None:
@@ -149,16 +154,14 @@ def swap_parts(trial: Trial, freed: Sequence[Piece], found: Found) -> list[Piece
         What is left, a piece a node: held by nobody yet, and for nobody else to start on.
     """
     fleets = [bench.fleet for bench in trial.benches]
-    places = {
-        (index, take.node): piece.key for piece in reversed(freed) for index, take in piece.parts
-    }
+    places = {(index, take.node): piece for piece in reversed(freed) for index, take in piece.parts}
     before = {place: _Room.of(fleets, place) for place in places}
     release_parts(trial, freed)
     after = {place: _Room.of(fleets, place) for place in places}
     for take in found.spots.takes:
         fleets[found.bench_index].allocate(take)
     left: list[Piece] = []
-    for place, key in places.items():
+    for place, first in places.items():
         used = _Room.of(fleets, place)
         parts = [
             (place[0], take) for take in _left_over(place[1], before[place], after[place], used)
@@ -172,7 +175,7 @@ def swap_parts(trial: Trial, freed: Sequence[Piece], found: Found) -> list[Piece
         for index, take in parts:
             fleets[index].allocate(take)
         if parts:
-            left.append(Piece(key, tuple(parts)))
+            left.append(Piece(first.key, tuple(parts), first.owner))
     return left
 
 

@@ -84,18 +84,22 @@ class VictimSearch:
         if not self._limits.enabled or self._searches_left <= 0:
             return None
         candidates = self._usable(workload)
-        if not candidates and not self._soft:
+        # What stops was stopped for somebody who may stop it: nobody else waits for it.
+        soft = [piece for piece in self._soft if may_stop(workload, piece.owner.workload)]
+        stopping = [each for each in self._soft_workloads if may_stop(workload, each.workload)]
+        if not candidates and not soft and not stopping:
             return None
         if not self._trial.could_ever_fit(workload):
             return None
         self._searches_left -= 1
         with self._trial.undone():
-            self._give_back(self._soft_workloads)
-            plan = self._plan_without_victims(workload)
-            if plan is not None:
-                return plan
-            release_parts(self._trial, self._soft)
-            return self._plan_with_victims(workload, candidates)
+            self._give_back(stopping)
+            if soft or stopping:
+                plan = self._plan_without_victims(workload, soft)
+                if plan is not None:
+                    return plan
+            release_parts(self._trial, soft)
+            return self._plan_with_victims(workload, candidates, soft)
 
     def promise(self, workload: Workload, plan: Plan) -> None:
         """Count the plan: the preemptor's place is taken, the rest of what is freed is soft."""
@@ -136,7 +140,7 @@ class VictimSearch:
         self._candidates = []
         for running, index, takes in trial.list_running():
             loss = compute_loss(running, trial.now)
-            piece = Piece(loss_key(running, loss), tuple((index, take) for take in takes))
+            piece = Piece(loss_key(running, loss), tuple((index, take) for take in takes), running)
             if running.stopping:
                 self._soft.append(piece)
                 self._soft_workloads.append(running)
@@ -148,26 +152,26 @@ class VictimSearch:
 
     # The search, inside an undone trial.
 
-    def _plan_without_victims(self, workload: Workload) -> Plan | None:
+    def _plan_without_victims(self, workload: Workload, soft: list[Piece]) -> Plan | None:
         """Return a plan with what is stopping already; its quota is given back, its nodes not.
 
         The same search that chose the victims finds them again while they stop.
         """
-        if not self._soft and not self._soft_workloads:
-            return None
         found = probe_place(self._trial, workload)
         if found is not None:
             return Plan((), (), found)
         grant = self._first_answer(workload)
         if not isinstance(grant, Grant):
             return None
-        chosen = find_cheapest_set(self._trial, workload, grant, self._soft)
+        chosen = find_cheapest_set(self._trial, workload, grant, soft)
         if chosen is None:
             return None
         found = self._probe_without(workload, chosen)
         return None if found is None else Plan((), tuple(chosen), found)
 
-    def _plan_with_victims(self, workload: Workload, candidates: list[Candidate]) -> Plan | None:
+    def _plan_with_victims(
+        self, workload: Workload, candidates: list[Candidate], soft: list[Piece]
+    ) -> Plan | None:
         """Return a plan with victims; everything soft is given back already."""
         victims = self._quota_victims(workload, candidates)
         if victims is None:
@@ -183,7 +187,7 @@ class VictimSearch:
             found = self._probe_without(workload, [each.piece for each in more])
         if found is None or not self._within_limits(victims):
             return None
-        return Plan(tuple(victims), tuple(self._soft), found)
+        return Plan(tuple(victims), tuple(soft), found)
 
     def _probe_without(self, workload: Workload, pieces: Sequence[Piece]) -> Found | None:
         with self._trial.undone():

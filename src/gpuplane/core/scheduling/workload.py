@@ -33,6 +33,8 @@ class Workload:
         clusters: Clusters it may use; None for every cluster of the snapshot.
         reservation_id: The reservation whose GPUs it may use, or None.
         inherited_priority: Priority of the highest job that waits for this one, or None.
+        promised_until: Others were stopped to make room for it: until this instant it goes before
+            everyone, or the room would go to whoever comes first. None without such a promise.
         class_key: Digest of everything that decides on which nodes it may run, and how well.
     """
 
@@ -60,6 +62,7 @@ class Workload:
     source: SourceType = SourceType.DIRECT
     reservation_id: ReservationId | None = None
     inherited_priority: Priority | None = None
+    promised_until: int | None = None
     class_key: str = field(init=False, default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -193,6 +193,29 @@ def test_two_preemptors_share_one_large_victim() -> None:
     assert "What is stopping now makes room" in decision.waiting[0].reason.sentence
 
 
+def test_the_room_that_was_made_goes_to_the_one_it_was_made_for() -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW))
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH)
+    world.pending = [urgent.build()]
+    world.apply(run(world))
+    world.running.clear()
+    world.pending.append(a_workload("late").gpus(8).priority(Priority.CRITICAL).build())
+    assert [each.job_id for each in run(world).placed] == [urgent.build().job_id]
+    forgotten = [replace(each, promised_until=NOW) for each in world.pending]
+    world.pending = forgotten
+    assert run(world).placed[0].job_id == a_workload("late").build().job_id
+
+
+def test_who_may_stop_nobody_does_not_wait_for_what_others_stopped() -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW))
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    world.apply(run(world))
+    world.pending = [a_workload("other").gpus(8).priority(Priority.LOW).age(99).build()]
+    assert "stopping" not in run(world).waiting[0].reason.sentence
+
+
 def test_while_victims_stop_no_more_are_chosen() -> None:
     world = World([a_node("a"), a_node("b")])
     start(world, *(a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(2)))

@@ -52,11 +52,12 @@ class JobMeters:
             "job_resource_efficiency_ratio", "GPUs of running attempts by GPUs held",
             ("job_type",), registry=registry,
         )  # fmt: skip
-        self.estimated_cost = Counter(
+        # Gauges that only grow: a counter would be named …_total, the specification's names are not.
+        self.estimated_cost = Gauge(
             "job_estimated_cost_dollars", "Estimated cost of ended jobs",
             ("job_type", "source_type"), registry=registry,
         )  # fmt: skip
-        self.actual_cost = Counter(
+        self.actual_cost = Gauge(
             "job_actual_cost_dollars", "Cost of ended jobs by the ledger",
             ("job_type", "source_type", "status"), registry=registry,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,26 @@ async def test_a_start_that_hangs_ends_with_its_time(local: Machine, tmp_path: P
     )
     await local.backend.ensure_workload(plan, {})
     assert (await local.end_of(plan.ref)).reason == Word.TIMED_OUT
+
+
+async def test_a_supervisor_that_does_not_react_is_killed_by_a_later_eviction(
+    local: Machine,
+) -> None:
+    local.factory.settings = replace(local.factory.settings, stuck_s=0.05)
+    await local.reopen()
+    plan = await local.start("echo up; sleep 600")
+    await local.until_printed(plan.ref, "up")
+    state = local.state(plan.ref)
+    os.kill(state["supervisor_pid"], signal.SIGSTOP)
+    await local.backend.evict(plan.ref, 0.0, Word.CANCELLED)
+    assert (await local.seen(plan.ref)).phase is Phase.RUNNING
+
+    async def ended_by_asking_again() -> bool:
+        await local.backend.evict(plan.ref, 0.0, Word.CANCELLED)
+        return (await local.seen(plan.ref)).phase is Phase.LOST
+
+    await wait_until_async(ended_by_asking_again, "the attempt is over")
+    await until_dead(state["replicas"][0]["pid"], state["supervisor_pid"])
 
 
 async def test_a_supervisor_that_cannot_start_is_a_backend_error(

@@ -296,14 +296,15 @@ class LocalBackend:
             return
         self._accept(folder, ref)
         # Written first: a supervisor that wins the claim below reads it before it starts a thing.
-        text = f"{max(0, int(grace_s * 1000))} {reason}\n"
-        records.write_whole(str(folder.path / records.STOP), text)
+        overdue_s = folder.ask_to_stop(grace_s, reason, self._clock.now_ms())
         failpoint("local.evict.recorded")
         if folder.forbid_start(reason, self._clock.now_ms()):
             failpoint("local.evict.forbidden")
             records.announce(str(folder.changes))
             return
         folder.command("stop")
+        if overdue_s > self.settings.stuck_s:
+            folder.kill_supervisor()
 
     def _forget(self, ref: AttemptRef) -> None:
         folder = self._folder(ref)

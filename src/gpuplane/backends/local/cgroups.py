@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuplane.backends.local.supervisor import cgroup
+
 
 @dataclass(frozen=True, slots=True)
 class CgroupSupport:
@@ -60,8 +62,9 @@ def describe(base: str) -> CgroupSupport:
 def remove(support: CgroupSupport) -> None:
     """Remove the folder if nothing runs in it."""
     if support.base:
-        with contextlib.suppress(OSError):
-            Path(support.base).rmdir()
+        for folder in (Path(support.base, cgroup.SUPERVISORS), Path(support.base)):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _candidates(mounts: Path, own: Path) -> Iterator[Path]:

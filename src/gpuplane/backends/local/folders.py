@@ -11,13 +11,14 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpuplane.backends.interface import AttemptRef, StaleEpoch
-from gpuplane.backends.local.supervisor import records
+from gpuplane.backends.local.supervisor import kernel, records
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
 
@@ -100,6 +101,28 @@ class AttemptFolder:
             return True
         known = self.fate()
         return known is not None and known.get("fate") == records.NEVER
+
+    def ask_to_stop(self, grace_s: float, reason: str, now_ms: int) -> float:
+        """Record when the attempt is to be over; return by how many seconds that is past.
+
+        The first reason stays and the earliest end: to ask again never gives more time.
+        """
+        path = self.path / records.STOP
+        end_ms = now_ms + max(0, int(grace_s * 1000))
+        with contextlib.suppress(OSError, ValueError):
+            _, known_end, known_reason = path.read_text(encoding="utf-8").strip().split(" ", 2)
+            if int(known_end) <= end_ms:
+                return (now_ms - int(known_end)) / 1000
+            reason = known_reason
+        records.write_whole(str(path), f"{max(0, end_ms - now_ms)} {end_ms} {reason}\n")
+        return 0.0
+
+    def kill_supervisor(self) -> None:
+        """Kill a supervisor that does not react; its guard then ends all that it runs."""
+        fate = self.fate() or {}
+        pid, ticks = fate.get("supervisor_pid"), fate.get("supervisor_ticks")
+        if isinstance(pid, int) and isinstance(ticks, int) and kernel.is_alive(pid, ticks):
+            kernel.send(pid, signal.SIGKILL)
 
     def is_held(self) -> bool:
         """Return whether a supervisor or its guard still holds the attempt's lock."""

@@ -28,9 +28,7 @@ class LocalInventory:
     def look(self) -> tuple[int, NodeObservation]:
         """Return the generation and this machine as a node."""
         view = self._gpus.look()
-        node = machine.observe_machine(
-            self._node_name, view.gpus, view.topology, view.message
-        )
+        node = machine.observe_machine(self._node_name, view.gpus, view.topology, view.message)
         digest = _digest(node)
         with self._lock:
             if digest != self._digest:

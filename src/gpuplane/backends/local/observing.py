@@ -12,7 +12,7 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.local.folders import AttemptFolder, read_json
 from gpuplane.backends.local.reports import read_reports
-from gpuplane.backends.local.supervisor import records
+from gpuplane.backends.local.supervisor import cgroup, records
 from gpuplane.backends.local.sweeping import sweep
 from gpuplane.core.reasons import Word
 
@@ -79,7 +79,8 @@ def _view_of_state(
 ) -> AttemptView:
     ref = _ref(folder, state)
     replicas = tuple(
-        _replica(folder, ref, record, max_report_bytes) for record in state.get("replicas", ())
+        _replica(folder, ref, record, max_report_bytes, str(state.get("cgroup") or ""))
+        for record in state.get("replicas", ())
     )
     return AttemptView(replicas, is_over=bool(state.get("is_over")))
 
@@ -118,11 +119,18 @@ def _view_of_lost(
 
 
 def _replica(
-    folder: AttemptFolder, ref: AttemptRef, record: dict[str, Any], max_report_bytes: int
+    folder: AttemptFolder,
+    ref: AttemptRef,
+    record: dict[str, Any],
+    max_report_bytes: int,
+    limits: str = "",
 ) -> ReplicaObservation:
     rank = int(record["rank"])
     reports = read_reports(folder.replica(rank) / "report", max_report_bytes)
     port = _whole(record.get("port"))
+    cpu_ms = _whole(record.get("cpu_ms"))
+    if limits and record["phase"] in (Phase.RUNNING, Phase.STOPPING):
+        cpu_ms = cgroup.cpu_ms(f"{limits}/{rank}") or cpu_ms
     message = "; ".join(filter(None, (str(record.get("message") or ""), *reports.complaints)))
     return ReplicaObservation(
         ref=ref,
@@ -142,7 +150,7 @@ def _replica(
         checkpoint=reports.checkpoint,
         checkpoint_at=reports.checkpoint_at,
         outputs=reports.outputs,
-        cpu_ms=_whole(record.get("cpu_ms")),
+        cpu_ms=cpu_ms,
         memory_peak_mib=_whole(record.get("memory_peak_mib")),
     )
 

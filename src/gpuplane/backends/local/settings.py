@@ -18,6 +18,8 @@ class LocalSettings:
         max_report_bytes: Longest progress, outputs or checkpoints file that is read back.
         max_exec_bytes: Most that a command run beside a replica may print on each stream.
         start_timeout_s: How long a supervisor may take to claim its attempt; it takes 30 ms.
+        stuck_s: How long after the grace of an eviction a supervisor that still has not ended its
+            attempt is killed by the next eviction, and with it all that it runs.
         restart_delay_s: First pause before a replica starts again; doubles each time.
         restart_max_delay_s: Longest pause (Kubernetes' five minutes).
         forgotten_s: How long the id of a forgotten attempt still forbids a late start.
@@ -35,6 +37,7 @@ class LocalSettings:
     max_report_bytes: int = 1 << 20
     max_exec_bytes: int = 1 << 20
     start_timeout_s: float = 30.0
+    stuck_s: float = 30.0
     restart_delay_s: float = 1.0
     restart_max_delay_s: float = 300.0
     forgotten_s: float = 7 * 86_400.0

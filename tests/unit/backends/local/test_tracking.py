@@ -128,3 +128,15 @@ def test_old_ids_and_interrupted_removals_are_cleaned_up(tmp_path: Path) -> None
     assert not (tmp_path / "trash").exists()
     clean_up(tmp_path, 100.0, now_s + 101)
     assert not folder.was_forgotten()
+
+
+def test_to_ask_again_for_an_end_never_gives_more_time(tmp_path: Path) -> None:
+    (tmp_path / "changes").mkdir()
+    folder = an_attempt(tmp_path)
+    stop = folder.path / records.STOP
+    assert folder.ask_to_stop(30.0, "Preempted", now_ms=1_000) == 0.0
+    assert folder.ask_to_stop(60.0, "Cancelled", now_ms=2_000) < 0
+    assert stop.read_text() == "30000 31000 Preempted\n"
+    assert folder.ask_to_stop(5.0, "Cancelled", now_ms=2_000) == 0.0
+    assert stop.read_text() == "5000 7000 Preempted\n"
+    assert folder.ask_to_stop(0.0, "Cancelled", now_ms=9_000) == 2.0

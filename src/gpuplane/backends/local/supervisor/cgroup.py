@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+SUPERVISORS = "supervisors"
 PERIOD_US = 100_000
 
 
@@ -27,6 +28,18 @@ def make(base: str | None, name: str, cpu_milli: int, memory_mib: int) -> str:
     # All of a replica or nothing: a training run with one worker killed hangs rather than fails.
     _write(path + "/memory.oom.group", "1")
     return path
+
+
+def leave_service(base: str | None) -> None:
+    """Move this process beside the service it was started from.
+
+    A service manager that stops the control plane ends every process of its cgroup; the
+    supervisors are to go on.
+    """
+    if base:
+        with contextlib.suppress(OSError):
+            os.makedirs(f"{base}/{SUPERVISORS}", exist_ok=True)
+        enter(f"{base}/{SUPERVISORS}", os.getpid())
 
 
 def enter(path: str, pid: int) -> None:
@@ -54,6 +67,14 @@ def is_populated(path: str) -> bool:
 def cpu_ms(path: str) -> int:
     """Return the processor time that all processes of it have used."""
     return _counter(path, "cpu.stat", "usage_usec") // 1000
+
+
+def memory_peak_mib(path: str) -> int:
+    """Return the most memory that all processes of it have used at once; 0 where unknown."""
+    if path:
+        with contextlib.suppress(OSError, ValueError), open(path + "/memory.peak") as file:
+            return int(file.read()) >> 20
+    return 0
 
 
 def remove(path: str) -> None:

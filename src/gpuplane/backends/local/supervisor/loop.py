@@ -259,7 +259,8 @@ class Supervisor:
 
     def _stop_as_recorded(self) -> None:
         text = kernel.read_text(f"{self.plan.folder}/{records.STOP}") or ""
-        grace_ms, _, reason = text.strip().partition(" ")
+        grace_ms, _, rest = text.strip().partition(" ")
+        reason = rest.partition(" ")[2]
         grace_s = int(grace_ms) / 1000 if grace_ms.isdigit() else self.plan.grace_s
         self.stop_all(reason or words.SUPERVISOR_LOST, "was stopped on request", grace_s)
 

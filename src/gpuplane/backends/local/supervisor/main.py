@@ -50,6 +50,7 @@ def guard(plan: Plan) -> None:
     if records.take_lock(records.LOCK) is None:
         _answer(HELD)
         return
+    cgroup.leave_service(plan.cgroup)
     kernel.become_subreaper()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

@@ -57,7 +57,7 @@ class Replica:
         )
         self.probe = HealthProbe(owner, owner.plan.health, self.hear) if owner.plan.health else None
         self.stop_reason: tuple[str, str] | None = None
-        self.stops_for_good = False
+        self.asked_to_stop: tuple[str, str] | None = None
         self.kill_at: float | None = None
         self.start_at: float | None = None
         self._failures = 0
@@ -166,7 +166,9 @@ class Replica:
         """Ask the replica to end for good: SIGTERM to all it started, SIGKILL after the grace."""
         if self.is_over:
             return
-        self.stops_for_good = True
+        self.asked_to_stop = self.asked_to_stop or (reason, message)
+        if self.status is not None and self.stop_reason is None:
+            return  # it has ended by itself; only what it left behind is being cleared away
         if self.pid is None:
             self._finish(reason, message)
             return
@@ -289,6 +291,10 @@ class Replica:
 
     def _conclude(self, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
+        limits = self.owner.cgroup_of(self)
+        # What a process did not wait for is counted by its cgroup alone.
+        self.cpu_ms = max(self.cpu_ms or 0, cgroup.cpu_ms(limits))
+        self.memory_peak_mib = max(self.memory_peak_mib or 0, cgroup.memory_peak_mib(limits))
         self.exit_code = code if code >= 0 else 128 - code
         self.signal = -code if code < 0 else None
         reason, message = self._explain(code)
@@ -297,7 +303,9 @@ class Replica:
             policy == words.RESTART_ON_FAILURE and reason != words.COMPLETED
         )
         self.kill_at = None
-        if not again or self.stops_for_good or reason == words.START_FAILED:
+        if again and self.asked_to_stop is not None:
+            reason, message = self.asked_to_stop  # else it would have started again
+        if not again or self.asked_to_stop is not None or reason == words.START_FAILED:
             self._finish(reason, message)
             return
         now = self.owner.now()

@@ -70,7 +70,6 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
     """Return every loop of the control plane, not started."""
     settings, database, clock = parts.settings, parts.database, parts.clock
     chance = random.Random()
-    owner = owner_name()
 
     def jitter() -> float:
         return chance.uniform(-1, 1)
@@ -110,11 +109,11 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         MonitorLoop(
             database, clock, parts.backends, targets_of(settings), settings.loops.monitor_s
         ),
-        RelayLoop(database, clock, owner, parts.feed.publish),
+        RelayLoop(database, parts.leases, parts.feed.publish),
         WebhookLoop(
             database,
             clock,
-            owner,
+            parts.leases,
             parts.keys,
             webhook_policy_of(settings),
             parts.client,

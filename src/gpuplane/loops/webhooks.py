@@ -14,14 +14,13 @@ from collections.abc import Callable
 import httpx2
 
 from gpuplane.db.database import Database
-from gpuplane.db.leases import acquire_lease
+from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.sealing import SealingKeys
 
-LEASE_MS = 120_000
 BATCH = 64
 """Deliveries claimed at once."""
 AT_ONCE = 16
@@ -43,7 +42,7 @@ class WebhookLoop:
         self,
         database: Database,
         clock: Clock,
-        owner: str,
+        leases: LeaseKeeper,
         sealing: SealingKeys,
         policy: service.WebhookPolicy,
         client: httpx2.AsyncClient,
@@ -54,7 +53,7 @@ class WebhookLoop:
         Args:
             database: Where webhooks and deliveries lie.
             clock: Tells the time.
-            owner: The name of this process, for the lease.
+            leases: Let one process send; were it two, no delivery would be planned twice.
             sealing: Opens the webhooks' secrets.
             policy: What webhooks may do.
             client: Sends; it must not follow redirects and must ignore proxies of the environment.
@@ -62,7 +61,7 @@ class WebhookLoop:
         """
         self._database = database
         self._clock = clock
-        self._owner = owner
+        self._leases = leases
         self._sealing = sealing
         self._policy = policy
         self._client = client
@@ -72,6 +71,8 @@ class WebhookLoop:
         """Plan and send one batch; True when more work is known."""
         now = self._clock.now_ms()
         if not await self._database.read(lambda s: service.has_webhook_work(s, now)):
+            return False
+        if await self._leases.hold(self.name) is None:
             return False
         more, due = await self._database.write("events.plan_deliveries", self._plan)
         if not due:
@@ -86,8 +87,6 @@ class WebhookLoop:
 
     def _plan(self, session: WriteSession) -> tuple[bool, tuple[service.DueDelivery, ...]]:
         now = self._clock.now_ms()
-        if acquire_lease(session, self.name, self._owner, now, LEASE_MS) is None:
-            return False, ()
         more = service.plan_deliveries(session, now)
         return more, service.claim_due(session, now, BATCH)
 

@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import text
 
 from gpuplane.db.database import Database
+from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import ReadSession
 from gpuplane.db.types import Base
 from gpuplane.domains.events import service
 from gpuplane.domains.events.rules import wants
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.kit.access import Role
-from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.feeds import Feed
 from gpuplane.kit.pagination import PageRequest
 from gpuplane.loops.relay import RelayLoop
@@ -43,7 +43,8 @@ def database(database_url: str) -> Any:
 
 
 def a_relay(database: Database, feed: Feed | None = None, owner: str = "one") -> RelayLoop:
-    return RelayLoop(database, FakeClock(), owner, (feed or Feed()).publish)
+    leases = LeaseKeeper(database, FakeClock(), owner)
+    return RelayLoop(database, leases, (feed or Feed()).publish)
 
 
 async def record(database: Database, *events: NewEvent) -> None:
@@ -76,14 +77,35 @@ async def test_a_relay_without_news_writes_nothing(database: Database) -> None:
     assert "events.relay" not in database.times
 
 
-async def test_a_second_relay_leaves_the_stream_to_the_holder_of_the_lease(
-    database: Database,
+@pytest.mark.postgresql
+async def test_a_second_process_leaves_the_stream_to_the_holder_of_the_lease(
+    postgresql_url: str,
 ) -> None:
-    await record(database, an_event("a.one"))
-    await a_relay(database, owner="one").run_once()
-    await record(database, an_event("a.two"))
-    await a_relay(database, owner="two").run_once()
-    assert await positions(database) == [("a.one", 1), ("a.two", None)]
+    database = Database(postgresql_url)
+    Base.metadata.create_all(database.engine)
+    try:
+        await record(database, an_event("a.one"))
+        await a_relay(database, owner="one").run_once()
+        await record(database, an_event("a.two"))
+        await a_relay(database, owner="two").run_once()
+        assert await positions(database) == [("a.one", 1), ("a.two", None)]
+    finally:
+        database.close()
+
+
+@pytest.mark.postgresql
+async def test_relays_at_the_same_time_give_each_position_once(postgresql_url: str) -> None:
+    database = Database(postgresql_url)
+    Base.metadata.create_all(database.engine)
+    try:
+        await record(database, *(an_event() for _ in range(300)))
+        relays = [database.write("events.relay", service.relay) for _ in range(6)]
+        counts = await asyncio.gather(*relays)
+        assert sum(counts) == 300
+        found = sorted(position or 0 for _, position in await positions(database))
+        assert found == list(range(1, 301))
+    finally:
+        database.close()
 
 
 @pytest.mark.postgresql
@@ -135,7 +157,7 @@ async def test_ten_thousand_events_are_recorded_and_relayed_in_seconds(
 async def relayed(server: Server, *events: NewEvent) -> None:
     await record(server.database, *events)
     feed: Feed = server.ports["event_feed"]
-    loop = RelayLoop(server.database, SystemClock(), "test", feed.publish)
+    loop = RelayLoop(server.database, LeaseKeeper(server.database, server.clock, "t"), feed.publish)
     while await loop.run_once():
         pass
 

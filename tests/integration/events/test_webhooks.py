@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from sqlalchemy import text
 
 from gpuplane.core.ids import ClusterId
+from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.events import service
 from gpuplane.domains.events.rules import address_refusal, compute_next_try, parse_target
@@ -83,7 +84,7 @@ async def sender(hooked: Server) -> AsyncIterator[WebhookLoop]:
         yield WebhookLoop(
             hooked.database,
             hooked.clock,
-            "test",
+            LeaseKeeper(hooked.database, hooked.clock, "test"),
             hooked.ports["sealing"],
             POLICY,
             client,
@@ -106,7 +107,8 @@ async def happen(server: Server, *kinds: str, **more: Any) -> None:
         for kind in kinds
     ]
     await server.database.write("tests.record", lambda s: service.record_many(s, events))
-    await RelayLoop(server.database, server.clock, "test", lambda: None).run_once()
+    leases = LeaseKeeper(server.database, server.clock, "test")
+    await RelayLoop(server.database, leases, lambda: None).run_once()
 
 
 async def make_hook(server: Server, receiver: Receiver, **body: Any) -> dict[str, Any]:
@@ -301,7 +303,13 @@ async def test_a_name_that_leads_inside_is_refused_when_sending(
         httpx2.AsyncClient(trust_env=False) as client,
     ):
         loop = WebhookLoop(
-            server.database, server.clock, "t", sealing_keys, strict, client, lambda: 0.5
+            server.database,
+            server.clock,
+            LeaseKeeper(server.database, server.clock, "test"),
+            sealing_keys,
+            strict,
+            client,
+            lambda: 0.5,
         )
         port = receiver.url.rsplit(":", 1)[1].split("/")[0]
         # 0x7f.1 is a way to write 127.0.0.1 that only the resolver understands.

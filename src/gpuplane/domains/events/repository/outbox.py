@@ -28,6 +28,10 @@ _ASSIGN = text(
     "  SELECT seq FROM events_events WHERE position IS NULL ORDER BY seq LIMIT :limit"
     " ) AS waiting) AS numbered WHERE events_events.seq = numbered.seq"
 )
+_FIRST = text(
+    "INSERT INTO events_stream (id, last_position, pruned_position) VALUES (1, 0, 0)"
+    " ON CONFLICT DO NOTHING"
+)
 
 
 def store_events(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
@@ -61,9 +65,9 @@ def apply_positions(session: WriteSession, limit: int) -> int:
     if session.dialect == "postgresql":
         query = query.with_for_update()
     base = session.scalar(query)
-    if base is None:
-        session.execute(insert(stream).values(id=1, last_position=0, pruned_position=0))
-        base = 0
+    if base is None:  # the very first time; another relay may be as far
+        session.execute(_FIRST)
+        base = session.scalar(query)
     count = int(
         getattr(session.sql.execute(_ASSIGN, {"base": base, "limit": limit}), "rowcount", 0)
     )

@@ -91,12 +91,12 @@ def count_webhooks(session: ReadSession, tenant_id: TenantId | None) -> int:
     return int(session.scalar(query) or 0)
 
 
-def active_webhooks(session: ReadSession) -> tuple[Webhook, ...]:
-    """Return every webhook that takes events."""
-    rows = session.rows(
-        select(webhooks).where(webhooks.c.state == "active").order_by(webhooks.c.id)
-    )
-    return tuple(_webhook(row) for row in rows)
+def lock_active(session: WriteSession) -> tuple[Webhook, ...]:
+    """Return every webhook that takes events; a second planner waits until this one is done."""
+    query = select(webhooks).where(webhooks.c.state == "active").order_by(webhooks.c.id)
+    if session.dialect == "postgresql":
+        query = query.with_for_update()
+    return tuple(_webhook(row) for row in session.rows(query))
 
 
 def webhooks_by_ids(session: ReadSession, ids: Collection[WebhookId]) -> dict[WebhookId, Webhook]:

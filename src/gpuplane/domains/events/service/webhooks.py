@@ -170,7 +170,7 @@ def plan_deliveries(session: WriteSession, now: int) -> bool:
     pending = repository.pending_counts(session)
     behind = [
         webhook
-        for webhook in repository.active_webhooks(session)
+        for webhook in repository.lock_active(session)
         if webhook.position < last and pending.get(webhook.id, 0) < PENDING_LIMIT
     ]
     if not behind:

@@ -15,6 +15,12 @@ class QueueChanged(Conflict):
     code = "queue_changed"
 
 
+class QueueExists(Conflict):
+    """The cluster has an object of that kind and name."""
+
+    code = "queue_exists"
+
+
 class QueueInUse(Conflict):
     """The queue still holds or awaits work."""
 

@@ -1,0 +1,35 @@
+"""Queues as values, the doors through which work enters them, and how they are kept."""
+
+from gpuplane.domains.queues.rules.doors import (
+    DEFAULT_QUEUE,
+    QueueSpecs,
+    default_door,
+    default_specs,
+    find_door,
+    known_doors,
+)
+from gpuplane.domains.queues.rules.encoding import (
+    cluster_queue_of,
+    cohort_of,
+    encode_cluster_queue,
+    encode_cohort,
+    encode_limits,
+    limits_of,
+)
+from gpuplane.domains.queues.rules.naming import find_misspelt_flavor
+
+__all__ = [
+    "DEFAULT_QUEUE",
+    "QueueSpecs",
+    "cluster_queue_of",
+    "cohort_of",
+    "default_door",
+    "default_specs",
+    "encode_cluster_queue",
+    "encode_cohort",
+    "encode_limits",
+    "find_door",
+    "find_misspelt_flavor",
+    "known_doors",
+    "limits_of",
+]

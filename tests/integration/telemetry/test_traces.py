@@ -18,7 +18,7 @@ class Collector(BaseHTTPRequestHandler):
 
     received: ClassVar[list[bytes]] = []
 
-    def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+    def do_POST(self) -> None:
         self.received.append(self.rfile.read(int(self.headers["content-length"])))
         self.send_response(200)
         self.end_headers()

@@ -52,7 +52,7 @@ class JobMeters:
             "job_resource_efficiency_ratio", "GPUs of running attempts by GPUs held",
             ("job_type",), registry=registry,
         )  # fmt: skip
-        # Gauges that only grow: a counter would be named …_total, the specification's names are not.
+        # Gauges that only grow: counters end in _total, the names of the specification do not.
         self.estimated_cost = Gauge(
             "job_estimated_cost_dollars", "Estimated cost of ended jobs",
             ("job_type", "source_type"), registry=registry,

@@ -16,6 +16,7 @@ from gpuplane.api.guard import Guard, GuardContext
 from gpuplane.api.limits import Limits, SubmitBuckets
 from gpuplane.api.openapi import describe_api
 from gpuplane.api.operations import api_router, probe_router
+from gpuplane.api.refusals import RefusalTrace
 from gpuplane.db.database import Database
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.loops import LoopState
@@ -77,6 +78,7 @@ def create_app(deps: AppDependencies) -> FastAPI:
     for router in (api_router, *deps.routers):
         _mount(app, router, PREFIX, context, seen)
     answer_errors(app)
+    app.state.refusals = RefusalTrace(deps.database, deps.clock)
     app.add_middleware(Edge, registry=deps.registry)
     document: list[dict[str, Any]] = []
 

@@ -9,7 +9,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
+from gpuplane.api.refusals import RefusalTrace
 from gpuplane.kit.errors import (
+    Forbidden,
     InvalidInput,
     NotFound,
     ProductError,
@@ -55,7 +57,17 @@ async def _product(request: Request, error: Exception) -> JSONResponse:
     found = cast("ProductError", error)
     if found.status >= 500 or found.__cause__ is not None:
         log.info("answered %d %s", found.status, found.code, exc_info=found.__cause__)
+    if isinstance(found, Forbidden):
+        await _trace(request, found)
     return answer_of(request, found)
+
+
+async def _trace(request: Request, refusal: Forbidden) -> None:
+    principal = request.scope.get("state", {}).get("principal")
+    route = request.scope.get("route")
+    if principal is not None and route is not None:
+        trace: RefusalTrace = request.app.state.refusals
+        await trace.note(principal, f"{request.method} {route.path}", refusal)
 
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:

@@ -142,6 +142,7 @@ class Guard:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             again = partial(self._context.authenticator.authenticate, authorization)
             principal = await again()
+            scope.setdefault("state", {})["principal"] = principal
             if not principal.may_anywhere(self._permission):
                 raise Forbidden(
                     f"{principal.name} may not do this: the right {self._permission} is missing.",

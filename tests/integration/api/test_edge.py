@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from gpuplane.api.app import AppDependencies, create_app
 from gpuplane.api.limits import Limits
 from gpuplane.db.calls import CallDep
-from gpuplane.kit.access import Permission, accepts_upload, counts_as_submit, requires
+from gpuplane.kit.access import Permission, Role, accepts_upload, counts_as_submit, requires
 from gpuplane.kit.bodies import Body, Done
 from gpuplane.kit.logs import JsonFormatter
 from gpuplane.kit.loops import LoopState
@@ -318,3 +318,20 @@ async def test_an_upload_may_be_longer_than_a_json_body_but_not_than_its_own_lim
         assert answer.json() == {"size": 4_000}
         answer = await server.http.put("/api/v1/upload", content=b"\xff" * 6_000)
         assert answer.status_code == 413
+
+
+async def test_a_refusal_leaves_one_trace_a_minute(server: Server) -> None:
+    acme, project = await server.make_tenant("acme")
+    _, token = await server.make_user("ada", Role.VIEWER, acme, project)
+    client = server.client(token)
+    for _ in range(3):
+        assert (await client.post("/api/v1/tenants", json={"name": "x"})).status_code == 403
+    found = (await server.http.get("/api/v1/events?kind=access.refused")).json()["items"]
+    assert [(one["actor"], one["subject_id"], one["audit"]) for one in found] == [
+        ("ada", "POST /api/v1/tenants", True)
+    ]
+    assert found[0]["tenant_id"] == str(acme)
+    server.clock.advance(61)
+    await client.post("/api/v1/tenants", json={"name": "x"})
+    found = (await server.http.get("/api/v1/events?kind=access.refused")).json()["items"]
+    assert len(found) == 2

@@ -306,12 +306,29 @@ async def test_an_expired_position_is_gone_and_a_damaged_one_is_refused(
     assert pruned == 5
     gone = await any_server.http.get("/api/v1/events/stream", headers={"Last-Event-ID": "2"})
     assert (gone.status_code, gone.json()["code"]) == (410, "cursor_expired")
+    beyond = await any_server.http.get("/api/v1/events/stream", headers={"Last-Event-ID": "999"})
+    assert beyond.status_code == 410
     for damaged in ("x", "-1", "9" * 30, "1.5"):
         refused = await any_server.http.get(
             "/api/v1/events/stream", headers={"Last-Event-ID": damaged}
         )
         assert refused.status_code == 400
     assert await kinds(any_server.http, "kind=job.old") == []
+
+
+async def test_the_audit_trail_is_kept_longer_than_the_rest(database: Database) -> None:
+    await record(database, an_event("job.old"), an_event("secret.accessed", audit=True))
+    await a_relay(database).run_once()
+
+    async def prune(audited_before: int) -> int:
+        return await database.write(
+            "events.prune", lambda s: service.prune(s, NOON_MS + 1, audited_before)
+        )
+
+    assert await prune(NOON_MS - 1) == 1
+    assert [kind for kind, _ in await positions(database)] == ["secret.accessed"]
+    assert await prune(NOON_MS + 1) == 1
+    assert await positions(database) == []
 
 
 async def test_a_reader_too_many_is_sent_away(any_server: Server) -> None:

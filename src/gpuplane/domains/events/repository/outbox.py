@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Select, delete, false, func, insert, or_, select, text, update
+from sqlalchemy import Select, and_, delete, false, insert, or_, select, text, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gpuplane.core.ids import ClusterId, EventId, ProjectId, TenantId
@@ -121,25 +121,26 @@ def walk_histories(
             return
 
 
-def prune(session: WriteSession, before: int, limit: int) -> int:
-    """Forget relayed events older than an instant, oldest first, and return how many."""
-    newest = session.scalar(
-        select(func.max(events.c.position)).where(
-            events.c.seq.in_(
-                select(events.c.seq)
-                .where(events.c.at < before, events.c.position.is_not(None))
-                .order_by(events.c.at)
-                .limit(limit)
-            )
-        )
+def prune(session: WriteSession, before: int, audited_before: int, limit: int) -> int:
+    """Forget relayed events older than their instant, oldest first, and return how many."""
+    old = or_(
+        and_(events.c.audit.is_(False), events.c.at < before),
+        and_(events.c.audit.is_(True), events.c.at < audited_before),
     )
-    if newest is None:
+    found = session.rows(
+        select(events.c.seq, events.c.position)
+        .where(old, events.c.at < max(before, audited_before), events.c.position.is_not(None))
+        .order_by(events.c.at)
+        .limit(limit)
+    )
+    if not found:
         return 0
-    count = session.execute(delete(events).where(events.c.at < before, events.c.position <= newest))
+    newest = max(row["position"] for row in found)
+    session.execute(delete(events).where(events.c.seq.in_([row["seq"] for row in found])))
     session.execute(
         update(stream).where(stream.c.pruned_position < newest).values(pruned_position=newest)
     )
-    return count
+    return len(found)
 
 
 def visible(scope: RowScope) -> ColumnElement[bool]:

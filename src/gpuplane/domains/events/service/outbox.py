@@ -22,7 +22,7 @@ RELAY = "relay"
 WEBHOOKS = "webhooks"
 """The name of the loop that carries events to webhooks."""
 RELAY_BATCH = 5_000
-PRUNE_BATCH = 5_000
+PRUNE_BATCH = 1_000
 MAX_MESSAGE_CHARS = 2_000
 
 
@@ -134,20 +134,21 @@ def load_stream(
     """Return the next events of the stream after a position, and the position read up to.
 
     Raises:
-        CursorExpired: If events after that position were pruned, so that a gap would show.
+        CursorExpired: If events after that position were pruned, so that a gap would show, or the
+            position is of another history (a database restored from a backup).
     """
-    if after < repository.pruned_position(session):
+    until = repository.last_position(session)
+    if not repository.pruned_position(session) <= after <= until:
         raise CursorExpired(
             "The events after this position are not kept any more.",
             field="Last-Event-ID",
             fix="Read the current state from the lists, then follow the stream from now on.",
         )
-    until = repository.last_position(session)
     scope = principal.rows(Permission.EVENT_READ)
     found = repository.load_after(session, after, scope, wanted, limit)
     if len(found) == limit and found[-1].position is not None:
         until = found[-1].position
-    return found, max(until, after)
+    return found, until
 
 
 def load_relayed(
@@ -158,6 +159,13 @@ def load_relayed(
     return repository.load_after(session, after, everything, EventFilter(kinds=kinds), limit)
 
 
-def prune(session: WriteSession, before: int) -> int:
-    """Forget a batch of events older than an instant; 0 means that none is left."""
-    return repository.prune(session, before, PRUNE_BATCH)
+def prune(session: WriteSession, before: int, audited_before: int | None = None) -> int:
+    """Forget a batch of old events; 0 means that none is left.
+
+    Args:
+        session: The transaction.
+        before: Events that happened before this instant go.
+        audited_before: The same for the audit trail, which is kept longer; `before` if absent.
+    """
+    kept = before if audited_before is None else audited_before
+    return repository.prune(session, before, kept, PRUNE_BATCH)

@@ -232,6 +232,10 @@ async def test_a_reservation_needs_the_right_on_its_project(server: Server) -> N
     [
         {"group_by": "colour"},
         {"label": "no-equals"},
+        {"label": 'a"b=c'},
+        {"queue": "a\x00b"},
+        {"device": "\x00"},
+        {"cluster": "\x00"},
         {"from": "yesterday"},
         {"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"},
         {"group_by": "day", "from": "2020-01-01T00:00:00Z"},
@@ -239,8 +243,8 @@ async def test_a_reservation_needs_the_right_on_its_project(server: Server) -> N
     ],
 )
 async def test_a_question_that_cannot_be_answered_is_refused(
-    server: Server, params: dict[str, str]
+    any_server: Server, params: dict[str, str]
 ) -> None:
-    answer = await server.http.get("/api/v1/usage", params=params)
+    answer = await any_server.http.get("/api/v1/usage", params=params)
     assert 400 <= answer.status_code < 500
     assert answer.json()["detail"]

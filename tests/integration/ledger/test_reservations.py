@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from gpuplane.core.ids import ProjectId
+from gpuplane.core.ids import ProjectId, ReservationId
 from gpuplane.core.reasons import Word
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.errors import BadReservation, NotEnoughCapacity, ReservationOver
@@ -94,3 +96,22 @@ def test_unused_reserved_time_is_charged_when_agreed(world: World, *, charge_unu
     assert row.gpu_reserved == unused
     assert row.gpu_idle == 500 * HOUR_MS // 2
     assert row.gpu_billable == row.gpu_idle + (unused if charge_unused else 0)
+
+
+def test_beginning_and_giving_up_at_once_leave_no_device_reserved(world: World) -> None:
+    def give_up(reservation_id: ReservationId) -> None:
+        world.database.write_now(
+            "placements.cancel",
+            lambda s: placements.cancel_reservation(s, reservation_id, "test", world.now),
+        )
+
+    for _ in range(6):
+        made = world.reserve(4, 0, HOUR_MS)
+        with ThreadPoolExecutor(2) as threads:
+            begun = threads.submit(world.advance)
+            gone = threads.submit(give_up, made.id)
+            gone.result()
+            assert begun.result().ended == ()
+        found = world.database.read_now(lambda s: placements.get_reservation(s, made.id))  # noqa: B023 - read before the next turn
+        assert (found.state, found.gpu_ids) == (placements.ReservationState.CANCELLED, ())
+    assert world.faults() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from gpuplane.core.ids import ProjectId, TenantId
@@ -56,6 +58,24 @@ def test_use_is_told_by_what_was_remembered_of_the_job(world: World) -> None:
     assert other.job_id != order.job_id
 
 
+def test_windows_side_by_side_add_up_to_the_whole(world: World) -> None:
+    order = world.run(world.replica(world.gpus[0], milli=300))
+    world.now += HOUR_MS
+    world.idle(order)
+    world.now += HOUR_MS
+    world.release(order)
+    world.now += HOUR_MS
+    cuts = [START - 7, START + 1, START + HOUR_MS - 1, START + HOUR_MS + 2, world.now]
+    parts = [world.usage("job", from_at=low, to_at=high) for low, high in pairwise(cuts)]
+    (whole,) = world.usage("job")
+    rows = [row for part in parts for row in part]
+    assert whole.gpu_busy == 300 * HOUR_MS == sum(row.gpu_busy for row in rows)
+    assert whole.gpu_idle == 300 * HOUR_MS == sum(row.gpu_idle for row in rows)
+    assert whole.cpu == sum(row.cpu for row in rows)
+    (inside,) = world.usage("job", from_at=START + 5, to_at=START + 9)
+    assert (inside.gpu_busy, inside.gpu_idle, inside.cpu) == (4 * 300, 0, 4 * 1000)
+
+
 def test_use_is_cut_at_midnight_and_at_the_window(world: World) -> None:
     world.run(world.replica(world.gpus[0], cpu_milli=1000))
     world.now += 2 * DAY_MS
@@ -104,6 +124,10 @@ def test_what_is_held_now_is_told_by_queue(world: World) -> None:
 def test_an_unknown_dimension_and_too_many_days_are_refused(world: World) -> None:
     with pytest.raises(BadUsageQuery, match="colour"):
         world.usage("colour")
+    with pytest.raises(BadUsageQuery, match="label key"):
+        world.usage('label:a"b')
+    with pytest.raises(BadUsageQuery, match="label key"):
+        world.usage(label=("", "b"))
     with pytest.raises(BadUsageQuery, match="at most"):
         world.usage("day", from_at=START - 500 * DAY_MS, to_at=START)
 

@@ -214,6 +214,14 @@ def find_reservation(session: ReadSession, reservation_id: ReservationId) -> Res
     return found[0] if found else None
 
 
+def lock_reservation(session: ReadSession, reservation_id: ReservationId) -> Reservation | None:
+    """Return a reservation, locked until the transaction ends, or None; locked before devices."""
+    query = select(reservations.c.id).where(reservations.c.id == reservation_id)
+    if session.dialect == "postgresql":
+        session.rows(query.with_for_update())
+    return find_reservation(session, reservation_id)
+
+
 def load_reservations(
     session: ReadSession, ids: Iterable[ReservationId]
 ) -> dict[ReservationId, Reservation]:

@@ -4,6 +4,7 @@ The plan keeps the promise: intervals of one device tile its time without gap or
 the clock does. An instant before the open interval's start counts as that start.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ DAY_MS = 86_400_000
 MAX_DAYS = 400
 """Most day buckets of one question: a year and the month around it."""
 LABEL_PREFIX = "label:"
+_LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,317}")
 
 
 class Share(NamedTuple):
@@ -296,6 +298,11 @@ def end_interval(plan: LedgerPlan, current: OpenInterval, at: int) -> int:
     else:
         plan.ended.append((current.id, end))
     return end
+
+
+def is_label_key(key: str) -> bool:
+    """Return whether a text can be the key of a label at all; what cannot is never looked for."""
+    return _LABEL_KEY.fullmatch(key) is not None
 
 
 def split_days(from_at: int, to_at: int) -> list[tuple[str, int, int]]:

@@ -28,6 +28,7 @@ from gpuplane.domains.usage.rules import (
     UsageQuery,
     UsageRow,
     end_interval,
+    is_label_key,
     plan_changes,
     split_days,
 )
@@ -211,14 +212,22 @@ def list_open_holdings(session: ReadSession) -> set[AllocationId]:
 
 
 def _check_query(query: UsageQuery, now: int) -> None:
+    labels = [] if query.label is None else [query.label[0]]
     for name in query.group_by:
-        if name not in DIMENSIONS and not (
-            name.startswith(LABEL_PREFIX) and len(name) > len(LABEL_PREFIX)
-        ):
+        if name.startswith(LABEL_PREFIX):
+            labels.append(name.removeprefix(LABEL_PREFIX))
+        elif name not in DIMENSIONS:
             raise BadUsageQuery(
                 f"Usage cannot be grouped by {name!r}.",
                 field="group_by",
                 fix=f"Use {', '.join(DIMENSIONS)} or label:KEY.",
+            )
+    for key in labels:
+        if not is_label_key(key):
+            raise BadUsageQuery(
+                f"{key!r} is no label key.",
+                field="label",
+                fix="Use letters, digits, '-', '_', '.' and one '/'.",
             )
     days = len(split_days(query.from_at, min(query.to_at, now))) if "day" in query.group_by else 0
     if days > MAX_DAYS:

@@ -122,7 +122,9 @@ def cancel_reservation(
         ReservationNotFound: If there is none of that id.
         ReservationOver: If it has ended or was cancelled.
     """
-    found = get_reservation(session, reservation_id)
+    found = repository.lock_reservation(session, reservation_id)
+    if found is None:
+        raise _unknown()
     if found.state not in (ReservationState.SCHEDULED, ReservationState.ACTIVE):
         raise ReservationOver(f"The reservation is {found.state} already.")
     _end(session, found, ReservationState.CANCELLED, now)
@@ -138,7 +140,7 @@ def get_reservation(session: ReadSession, reservation_id: ReservationId) -> Rese
     """
     found = repository.find_reservation(session, reservation_id)
     if found is None:
-        raise ReservationNotFound("There is no reservation of that id.", fix="Check the id.")
+        raise _unknown()
     return found
 
 
@@ -222,6 +224,10 @@ def _end(
     repository.set_reservation_state(session, reservation.id, state, now)
     follow(session, guards, guards, now)
     clusters.bump_generation(session, reservation.cluster_id, now)
+
+
+def _unknown() -> ReservationNotFound:
+    return ReservationNotFound("There is no reservation of that id.", fix="Check the id.")
 
 
 def _announce(

@@ -26,7 +26,12 @@ from gpuplane.domains.billing import service as billing
 from gpuplane.domains.billing.service import NewPrice
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs.endpoints import WorkspaceFolder
-from gpuplane.domains.jobs.service import SubmitLimits, Surroundings, WaitTargets
+from gpuplane.domains.jobs.service import (
+    SubmitLimits,
+    Surroundings,
+    WaitTargets,
+    count_queue_users,
+)
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody
 from gpuplane.kit.sealing import SealingKeys
@@ -164,6 +169,7 @@ async def running_world(
         "backends": registry,
         "submit_limits": limits or SubmitLimits(),
         "workspaces": WorkspaceFolder(workspaces),
+        "count_queue_users": count_queue_users,
     }
     async with running_server(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt

@@ -38,7 +38,7 @@ from gpuplane.domains.queues.schemas import (
     QuotasOut,
     ResourceGroupBody,
 )
-from gpuplane.domains.queues.service import Declared, DeclaredQueues, Door
+from gpuplane.domains.queues.service import Declared, DeclaredQueues, Door, quantity_text
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import Done
 
@@ -194,7 +194,7 @@ async def create_cohort(call: CallDep, cluster: ClusterKey, body: CohortIn) -> C
     return await call.write(
         "queues.create_cohort",
         lambda s: service.create_cohort(
-            s, cluster, spec, body.members or (), call.principal.name, call.now
+            s, cluster, spec, body.members, call.principal.name, call.now
         ),
         lambda found: _cohort_body(body.name, found),
         201,
@@ -428,16 +428,6 @@ def _quota_texts(resource: str, quota: ResourceQuota) -> dict[str, str | None]:
         "borrowingLimit": None if borrowing is None else quantity_text(resource, borrowing),
         "lendingLimit": None if lending is None else quantity_text(resource, lending),
     }
-
-
-def quantity_text(resource: str, amount: int) -> str:
-    """Return an amount in the core's unit as Kubernetes writes it."""
-    if resource in (GPU, CPU):
-        whole, rest = divmod(amount, 1000)
-        return f"{amount}m" if rest else str(whole)
-    if resource == MEMORY:
-        return f"{amount}Mi" if amount % 1024 else f"{amount // 1024}Gi"
-    return str(amount)
 
 
 def _named(declared: Sequence[Declared[ClusterQueueSpec]], name: str) -> Declared[ClusterQueueSpec]:

@@ -35,6 +35,7 @@ from gpuplane.domains.queues.rules import (
     find_door,
     find_misspelt_flavor,
     known_doors,
+    quantity_text,
 )
 from gpuplane.kit.errors import FieldError
 
@@ -47,6 +48,7 @@ __all__ = [
     "default_door",
     "find_door",
     "known_doors",
+    "quantity_text",
 ]
 
 CountUsers = Callable[[ReadSession, ClusterId, str], int]
@@ -224,11 +226,11 @@ def create_cohort(
     session: WriteSession,
     key: UUID | str,
     spec: CohortSpec,
-    members: Sequence[str],
+    members: Sequence[str] | None,
     actor: str,
     now: int,
 ) -> DeclaredQueues:
-    """Declare a Cohort, and let ClusterQueues be its members.
+    """Declare a Cohort; when members are named, exactly these ClusterQueues are in it.
 
     Raises:
         BadQueue: If Kueue's rules refuse it.
@@ -240,7 +242,8 @@ def create_cohort(
     _check(replace(specs, cohorts=(*specs.cohorts, spec)))
     repository.insert_cohort(session, known.cluster.id, spec, now)
     _announce(session, known.cluster, "queue.created", "cohort", spec.name, actor, now)
-    _join(session, key, spec.name, members, actor, now)
+    if members is not None:
+        _join(session, key, spec.name, members, actor, now)
     return load_declared(session, key)
 
 

@@ -120,7 +120,8 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
     known = set(quotas.cluster_queues)
     for workload in running:
         if workload.workload.queue in known and workload.usage:
-            quotas.add_usage(workload.workload.queue, workload.usage)
+            door = _open_door(quotas, workload.workload)
+            quotas.add_usage(workload.workload.queue, workload.usage, door)
     choice = {
         job.id: _explain_choice(world, view, job)
         for job in pending
@@ -147,6 +148,14 @@ def _explain_choice(world: World, view: ClusterView, job: Job) -> str:
     before = names[: names.index(view.cluster.name)]
     tried = f"; {', '.join(before)} could not start it now" if before else ""
     return f"Cluster {view.cluster.name} is the best of {', '.join(names)}{tried}."
+
+
+def _open_door(quotas: QuotaTree, workload: Workload) -> str | None:
+    """Return the key of the LocalQueue it came through, None when that leads elsewhere by now."""
+    door = workload.local_queue
+    if door is None or door not in quotas.local_queues:
+        return None
+    return door if quotas.get_local_spec(door).cluster_queue == workload.queue else None
 
 
 def door_key(spec: LocalQueueSpec) -> str:

@@ -6,6 +6,7 @@ from gpuplane.domains.jobs.endpoints import (
     changing,
     logs,
     planning,
+    quotas,
     reading,
     submitting,
     workspaces,
@@ -13,7 +14,7 @@ from gpuplane.domains.jobs.endpoints import (
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 
 router = APIRouter(tags=["jobs"])
-for part in (submitting, changing, reading, logs, planning, workspaces):
+for part in (submitting, changing, reading, logs, planning, quotas, workspaces):
     router.routes.extend(part.router.routes)
 
 __all__ = ["WorkspaceFolder", "router"]

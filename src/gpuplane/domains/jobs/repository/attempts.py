@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
@@ -76,6 +76,32 @@ def list_open_versions(session: ReadSession) -> list[tuple[AttemptId, int, JobId
         .where(attempts.c.state.in_(["admitted", "starting", "running", "stopping"]))
     )
     return [(row[0], row[1], row[2], row[3]) for row in session.sql.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaHold:
+    """What one open attempt counts against its queues."""
+
+    job_id: JobId
+    cluster_queue: str
+    local_queue: str
+    quota_usage: tuple[tuple[str, str, int], ...]
+
+
+def list_uses(session: ReadSession, cluster_id: ClusterId) -> list[QuotaHold]:
+    """Return what every attempt of a cluster that is not over counts against its queues."""
+    query = select(
+        attempts.c.job_id, attempts.c.cluster_queue, attempts.c.local_queue, attempts.c.quota_usage
+    ).where(attempts.c.cluster_id == cluster_id, attempts.c.state != "ended")
+    return [
+        QuotaHold(
+            row["job_id"],
+            row["cluster_queue"],
+            row["local_queue"],
+            tuple((name, what, n) for name, what, n in row["quota_usage"]),
+        )
+        for row in session.rows(query)
+    ]
 
 
 def list_in_window(

@@ -40,6 +40,13 @@ from gpuplane.domains.jobs.schemas.outgoing import (
     WhyOut,
     WorkspaceOut,
 )
+from gpuplane.domains.jobs.schemas.quotas import (
+    CohortUseOut,
+    DoorUseOut,
+    QueueUseOut,
+    QuotaRowOut,
+    QuotaUseOut,
+)
 from gpuplane.domains.jobs.schemas.reading import source_of, spec_of
 
 __all__ = [
@@ -53,8 +60,10 @@ __all__ = [
     "CheckpointOut",
     "CheckpointsOut",
     "ClusterResourcesOut",
+    "CohortUseOut",
     "CompareOut",
     "DifferenceOut",
+    "DoorUseOut",
     "EstimateOut",
     "ExecIn",
     "ExecOut",
@@ -71,6 +80,9 @@ __all__ = [
     "PriceOptionOut",
     "PriorityIn",
     "ProgressIn",
+    "QueueUseOut",
+    "QuotaRowOut",
+    "QuotaUseOut",
     "ReplicaOut",
     "ScheduleOut",
     "SuspendIn",

@@ -109,6 +109,12 @@ from gpuplane.domains.jobs.service.places import (
     find_cluster_id,
 )
 from gpuplane.domains.jobs.service.planning import Surroundings, load_plans, store_manifests
+from gpuplane.domains.jobs.service.quotas import (
+    DoorUse,
+    QueueUse,
+    count_queue_users,
+    load_queue_use,
+)
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submitting import (
     Submission,
@@ -138,6 +144,7 @@ __all__ = [
     "Attempt",
     "ClusterResources",
     "Door",
+    "DoorUse",
     "Doors",
     "Estimate",
     "Event",
@@ -153,6 +160,7 @@ __all__ = [
     "Outlook",
     "Output",
     "Planner",
+    "QueueUse",
     "Replica",
     "RunningJob",
     "SmallestChange",
@@ -174,6 +182,7 @@ __all__ = [
     "choose_project",
     "clear_reserved",
     "cluster_of",
+    "count_queue_users",
     "count_recent_preemptions",
     "current",
     "draft_job",
@@ -203,6 +212,7 @@ __all__ = [
     "load_jobs",
     "load_names",
     "load_plans",
+    "load_queue_use",
     "load_resources",
     "load_running",
     "load_submit_names",

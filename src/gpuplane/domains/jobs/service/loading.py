@@ -147,7 +147,8 @@ def parse_mig_device(device: str | None) -> MigPlacement | None:
 def running_of(running: RunningJob, tenant: str, project: str) -> RunningWorkload:
     """Return a job that holds devices as the decision core reads it."""
     job, attempt = running.job, running.attempt
-    door = Door(attempt.local_queue or None, attempt.cluster_queue)
+    name = attempt.local_queue.rpartition("/")[2]  # kept as `cluster/name` for people
+    door = Door(f"{tenant}/{name}" if name else None, attempt.cluster_queue)
     return RunningWorkload(
         workload=workload_of(job, tenant, project, door),
         cluster_id=attempt.cluster_id,

@@ -15,6 +15,7 @@ from gpuplane.domains.queues.rules.encoding import (
     encode_cohort,
     encode_limits,
     limits_of,
+    quantity_text,
 )
 from gpuplane.domains.queues.rules.naming import find_misspelt_flavor
 
@@ -32,4 +33,5 @@ __all__ = [
     "find_misspelt_flavor",
     "known_doors",
     "limits_of",
+    "quantity_text",
 ]

@@ -1,10 +1,15 @@
-"""A mixed load: every kind of work that writes, each acknowledged answer remembered."""
+"""A mixed load: scripts of a client's calls, each safe to repeat from its beginning.
+
+Every POST carries an idempotency key that the script's name makes, so a script that was cut short
+by the death of its server is simply run again: what was done answers as it did, the rest is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,114 +20,299 @@ from tests.faults.planes import Died, Plane
 from tests.waiting import wait_until_async
 
 OVER = frozenset({"completed", "failed", "cancelled"})
-SETTLE_S = 90.0
+UNFINISHED = "&".join(
+    f"status={word}" for word in ("pending", "queued", "scheduled", "running", "preempted")
+)
+SETTLE_S = 100.0
+POLL_S = 0.05
+LATER_S = 0.7
+"""How far ahead a scheduled start lies."""
+
+Script = Callable[["Client"], Awaitable[None]]
 
 
-@dataclass
 class Load:
-    """What was asked of one home over all its lives, and what was acknowledged.
+    """What was asked of one home over all its lives, and what was acknowledged."""
 
-    Args:
-        starts: A file to which every local job appends a line when its process starts.
-    """
+    def __init__(self, folder: Path) -> None:
+        """Make a load whose local jobs each append a line to a file here when they start."""
+        self.starts = folder / "starts"
+        self.acknowledged: dict[str, str] = {}
+        self.ends: dict[str, frozenset[str]] = {}
+        self.local: set[str] = set()
+        self.open: dict[str, Script] = {}
+        self.rounds = 0
+        self.remembered: dict[str, Any] = {}
 
-    starts: Path
-    wanted: dict[str, dict[str, Any]] = field(default_factory=dict)
-    acknowledged: dict[str, str] = field(default_factory=dict)
-    expected: dict[str, frozenset[str]] = field(default_factory=dict)
-    rounds: int = 0
+    async def run(self, plane: Plane, *, fresh: bool = True) -> None:
+        """Run what was cut short, and one more round of everything; ends when the plane dies."""
+        if fresh:
+            self.rounds += 1
+            for script in SCRIPTS:
+                self.open[f"r{self.rounds}-{script.__name__.replace('_', '-')}"] = script
+        results = await asyncio.gather(
+            *(self._run(plane, name, script) for name, script in list(self.open.items())),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Died):
+                raise result
 
-    async def run(self, plane: Plane) -> None:
-        """Send one round of everything; returns early when the plane dies."""
-        self.rounds += 1
-        r = f"r{self.rounds}"
-        tasks = [
-            self._submit(plane, f"{r}-sim{n}", simulated(0.2), "completed") for n in range(3)
-        ]
-        tasks += [
-            self._submit(plane, f"{r}-local{n}", self._local(f"{r}-local{n}"), "completed")
-            for n in range(3)
-        ]
-        await asyncio.gather(*tasks, return_exceptions=False)
+    async def _run(self, plane: Plane, name: str, script: Script) -> None:
+        await script(Client(self, plane, name))
+        del self.open[name]
 
-    async def _submit(self, plane: Plane, name: str, body: dict[str, Any], *ends: str) -> str:
-        """Submit one job under its own key; its id, or empty when the plane died."""
-        self.wanted[name] = body = {"name": name, **body}
-        self.expected[name] = frozenset(ends)
-        return await self._send(plane, name)
-
-    async def _send(self, plane: Plane, name: str) -> str:
-        try:
-            answer = await plane.ask("POST", "/jobs", self.wanted[name], key=name)
-        except Died:
-            return ""
-        assert answer.status_code == 201, f"{name}: {answer.status_code} {answer.text}"
-        found: str = answer.json()["id"]
-        before = self.acknowledged.setdefault(name, found)
-        assert before == found, f"{name} was made twice: {before} and {found}"
-        return found
-
-    async def send_again(self, plane: Plane) -> None:
-        """Repeat every submit under its key, as a client does that heard no answer."""
-        for name in self.wanted:
-            assert await self._send(plane, name), f"the plane died again at {name}"
-
-    async def settle(self, plane: Plane) -> list[dict[str, Any]]:
-        """Wait until every job is over and return them all."""
+    async def settle(self, plane: Plane) -> None:
+        """Run what was cut short to its end and wait until every job is over."""
+        await self.run(plane, fresh=False)
+        assert not self.open, f"the plane died while it settled: {sorted(self.open)}"
 
         async def all_over() -> bool:
-            return not await unfinished(plane)
+            return not await left(plane)
 
-        await wait_until_async(all_over, "every job is over", deadline_s=SETTLE_S, interval_s=0.1)
-        return await list_jobs(plane)
+        try:
+            await wait_until_async(
+                all_over, "every job is over", deadline_s=SETTLE_S, interval_s=POLL_S
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}; left: {await left(plane)}") from error
 
-    def _local(self, name: str) -> dict[str, Any]:
-        """Return a job on this machine that says when it starts."""
-        return {
-            "cluster": "local",
-            "cpu_cores": 0.05,
-            "memory_gb": 0.1,
-            "max_retries": 0,
-            "spec": {
-                "command": [
-                    "/bin/sh", "-c", f"echo {name} $GPUPLANE_ATTEMPT >> '{self.starts}'",
-                ]
-            },
-            "resources": {"ephemeral_storage_gb": 0.1},
-        }  # fmt: skip
-
-    def faults(self, jobs: Sequence[dict[str, Any]]) -> list[str]:
+    async def faults(self, plane: Plane) -> list[str]:
         """Return what is wrong with how everything ended."""
+        jobs = await list_jobs(plane)
         found: list[str] = []
-        by_name = Counter(job["name"] for job in jobs)
         by_id = {job["id"]: job for job in jobs}
         for name, job_id in self.acknowledged.items():
             if job_id not in by_id:
                 found.append(f"{name} was acknowledged as {job_id} and is lost")
-                continue
-            status = by_id[job_id]["status"].lower()
-            if status not in self.expected[name]:
-                found.append(f"{name} ended {status}, not {set(self.expected[name])}")
+            elif by_id[job_id]["status"] not in self.ends[name]:
+                said = by_id[job_id].get("reason"), by_id[job_id].get("status_message")
+                found.append(f"{name} ended {by_id[job_id]['status']} {said}")
+        by_name = Counter(job["name"] for job in jobs if job.get("array_id") is None)
         found += [f"{name} exists {n} times" for name, n in by_name.items() if n != 1]
+        return found + self._start_faults(jobs)
+
+    def _start_faults(self, jobs: Sequence[dict[str, Any]]) -> list[str]:
         lines = self.starts.read_text().splitlines() if self.starts.exists() else []
-        found += [f"started {n} times: {line}" for line, n in Counter(lines).items() if n != 1]
-        started = {line.split()[0] for line in lines}
+        counts = Counter(lines)
+        found = [f"{line} was started {n} times" for line, n in counts.items() if n != 1]
+        started = Counter(line.split()[0] for line in lines)
+        found += [f"{job} had {n} attempts" for job, n in started.items() if n != 1]
         found += [
-            f"{name} completed and never started"
-            for name, body in self.wanted.items()
-            if body["cluster"] == "local"
-            and by_id.get(self.acknowledged.get(name, ""), {}).get("status", "") == "completed"
-            and name not in started
+            f"{job['name']} completed and was never started"
+            for job in jobs
+            if job["name"] in self.local
+            and job["status"] == "completed"
+            and not started[job["id"]]
         ]
         return found
 
 
+@dataclass
+class Client:
+    """One script's way to the plane: calls with keys of its own, and what it expects."""
+
+    load: Load
+    plane: Plane
+    name: str
+    calls: int = field(default=0)
+
+    async def submit(self, body: dict[str, Any], *ends: str, suffix: str = "") -> str:
+        """Submit a job under the script's name and return its id."""
+        name = self.name + suffix
+        self.load.ends[name] = frozenset(ends)
+        if body["cluster"] == "local":
+            self.load.local.add(name)
+        made = await self.do("POST", "/jobs", {"name": name, **body})
+        found: str = made["id"]
+        before = self.load.acknowledged.setdefault(name, found)
+        assert before == found, f"{name} was made twice: {before} and {found}"
+        return found
+
+    async def do(self, method: str, path: str, body: Any = None, *allowed: int) -> Any:
+        """Send one call that writes, under a key of its own; its answer's body.
+
+        Args:
+            method: Of HTTP.
+            path: Below the API's prefix.
+            body: What is sent.
+            allowed: Statuses that are no failure beside the 2xx.
+        """
+        self.calls += 1
+        key = f"{self.name}-{self.calls}" if method == "POST" else None
+        answer = await self.plane.ask(method, path, body, key=key)
+        assert answer.is_success or answer.status_code in allowed, (
+            f"{self.name}: {method} {path}: {answer.status_code} {answer.text}"
+        )
+        return answer.json() if answer.content else None
+
+    async def until(self, job_id: str, *statuses: str) -> str:
+        """Wait until a job has one of these statuses, or is over; return its status."""
+
+        async def there() -> str:
+            status: str = (await get(self.plane, f"/jobs/{job_id}"))["status"]
+            return status if status in OVER or status in statuses else ""
+
+        return await wait_until_async(
+            there, f"{self.name} is {statuses}", deadline_s=SETTLE_S, interval_s=POLL_S
+        )
+
+    def remembered(self, what: str, make: Callable[[], Any]) -> Any:
+        """Return a value that is made once and is the same when the script is run again."""
+        key = f"{self.name}/{what}"
+        if key not in self.load.remembered:
+            self.load.remembered[key] = make()
+        return self.load.remembered[key]
+
+    def start_line(self) -> list[str]:
+        """Return the command that says that a local job was started."""
+        return ["/bin/sh", "-c", f"echo $GPUPLANE_JOB_ID $GPUPLANE_ATTEMPT >> '{self.load.starts}'"]
+
+
+async def many_simulated(client: Client) -> None:
+    for n in range(3):
+        await client.submit(simulated(0.1 * n), "completed", suffix=f"-{n}")
+
+
+async def a_gang(client: Client) -> None:
+    body = simulated(0.2, replicas={"count": 2}, gpu_type="nvidia-a100-80gb")
+    await client.submit(body, "completed")
+
+
+async def many_local(client: Client) -> None:
+    for n in range(2):
+        await client.submit(local(client), "completed", suffix=f"-{n}")
+
+
+async def a_local_array(client: Client) -> None:
+    await client.submit(local(client, array={"size": 2, "limit": 1}), "completed")
+
+
+async def a_job_that_fails_twice(client: Client) -> None:
+    retry = {"delay_seconds": 0, "jitter": 0.0}
+    await client.submit(simulated(0.05, exit_code=3, max_retries=1, retry=retry), "failed")
+
+
+async def a_cancelled_one(client: Client) -> None:
+    job = await client.submit(simulated(3600.0), "cancelled")
+    await client.until(job, "running")
+    await client.do("DELETE", f"/jobs/{job}")
+
+
+async def a_cancelled_local_one(client: Client) -> None:
+    body = local(client)
+    body["spec"] = {"command": ["/bin/sleep", "600"], "grace_s": 1}
+    job = await client.submit(body, "cancelled")
+    await client.until(job, "running")
+    await client.do("DELETE", f"/jobs/{job}")
+
+
+async def one_cancelled_at_once(client: Client) -> None:
+    job = await client.submit(simulated(3600.0), "cancelled")
+    await client.do("DELETE", f"/jobs/{job}")
+
+
+async def a_later_one_and_its_follower(client: Client) -> None:
+    start = client.remembered("start", lambda: stamp(time.time() + LATER_S))
+    body = simulated(0.1, scheduled_start=start)
+    job = await client.submit(body, "completed", suffix="-first")
+    await client.submit(simulated(0.1, after=[{"job_id": job}]), "completed", suffix="-then")
+
+
+async def a_suspended_one(client: Client) -> None:
+    job = await client.submit(simulated(0.6, spec={"grace_s": 0}), "completed")
+    await client.until(job, "running")
+    await client.do("POST", f"/jobs/{job}/suspend", {}, 409)
+    await client.until(job, "pending")
+    await client.do("POST", f"/jobs/{job}/resume", None, 409)
+
+
+async def a_preempted_one(client: Client) -> None:
+    body = simulated(0.8, priority="low", preemptible=True)
+    job = await client.submit(body, "completed")
+    await client.until(job, "running")
+    await client.do("POST", f"/jobs/{job}/preempt", {"grace_s": 0}, 409)
+
+
+async def higher_ones_that_take_devices(client: Client) -> None:
+    low = simulated(
+        1.0, priority="low", preemptible=True, gpu_type="nvidia-tesla-t4", gpu_count=4,
+        replicas={"count": 2},
+    )  # fmt: skip
+    job = await client.submit(low, "completed", suffix="-low")
+    await client.until(job, "running")
+    high = simulated(0.2, priority="critical", gpu_type="nvidia-tesla-t4", gpu_count=4)
+    await client.submit(high, "completed", suffix="-high")
+
+
+async def one_that_reports(client: Client) -> None:
+    job = await client.submit(simulated(1.5), "completed")
+    await client.until(job, "running")
+    await client.do("POST", f"/jobs/{job}/progress", {"progress": 0.5}, 409)
+    await client.do("POST", f"/jobs/{job}/checkpoints", {"path": "/checkpoints/1"}, 409)
+    await client.do("PUT", f"/jobs/{job}/priority", {"priority": "high"}, 409)
+
+
+async def one_tried_again_by_hand(client: Client) -> None:
+    job = await client.submit(simulated(0.05, exit_code=1, max_retries=0), "failed")
+    await client.until(job)
+    await client.do("POST", f"/jobs/{job}/retry", None, 409)
+
+
+async def one_with_a_secret(client: Client) -> None:
+    name = client.name
+    await client.do("POST", "/secrets", {"name": name, "value": "hidden"})
+    body = local(client)
+    body["spec"]["secrets"] = [{"name": name, "env": "HIDDEN"}]
+    await client.submit(body, "completed")
+
+
+async def a_webhook(client: Client) -> None:
+    body = {"url": "http://127.0.0.1:9/away", "kinds": ["job.completed"]}
+    made = await client.do("POST", "/webhooks", body)
+    await client.until(await client.submit(simulated(0.05), "completed"))
+    await client.do("DELETE", f"/webhooks/{made['webhook']['id']}", None, 404)
+
+
+async def a_reservation(client: Client) -> None:
+    now = client.remembered("now", time.time)
+    body = {"cluster": "demo", "model": "nvidia-l4", "count": 1}
+    body |= {"start": stamp(now + 3600), "end": stamp(now + 7200)}
+    made = await client.do("POST", "/capacity/reservations", body)
+    await client.do("DELETE", f"/capacity/reservations/{made['id']}", None, 409)
+
+
+SCRIPTS: Sequence[Script] = (
+    many_simulated, a_gang, many_local, a_local_array, a_job_that_fails_twice, a_cancelled_one,
+    a_cancelled_local_one, one_cancelled_at_once, a_later_one_and_its_follower, a_suspended_one,
+    a_preempted_one, higher_ones_that_take_devices, one_that_reports, one_tried_again_by_hand,
+    one_with_a_secret, a_webhook, a_reservation,
+)  # fmt: skip
+
+
+def stamp(seconds: float) -> str:
+    """Return an instant as RFC 3339."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
 def simulated(duration_s: float, exit_code: int = 0, **more: Any) -> dict[str, Any]:
     """Return a job on the simulated cluster."""
+    body = {"cluster": "demo", "gpu_count": 1, **more}
+    behaviour = {"duration_s": duration_s, "exit_code": exit_code}
+    body["spec"] = {"simulated": behaviour, **more.get("spec", {})}
+    return body
+
+
+def local(client: Client, **more: Any) -> dict[str, Any]:
+    """Return a job on this machine that says when it is started, and is never tried again."""
     return {
-        "cluster": "demo",
-        "gpu_count": 1,
-        "spec": {"simulated": {"duration_s": duration_s, "exit_code": exit_code}},
+        "cluster": "local",
+        "cpu_cores": 0.05,
+        "memory_gb": 0.05,
+        "resources": {"ephemeral_storage_gb": 0.1},
+        "max_retries": 0,
+        "spec": {"command": client.start_line()},
         **more,
     }
 
@@ -130,20 +320,22 @@ def simulated(duration_s: float, exit_code: int = 0, **more: Any) -> dict[str, A
 async def list_jobs(plane: Plane) -> list[dict[str, Any]]:
     """Return every job there is."""
     jobs: list[dict[str, Any]] = []
-    cursor = None
+    cursor = ""
     while True:
         page = await get(plane, "/jobs?limit=500" + (f"&cursor={cursor}" if cursor else ""))
         jobs += page["items"]
-        cursor = page.get("next_cursor")
+        cursor = page.get("next_cursor") or ""
         if not cursor:
             return jobs
 
 
-async def unfinished(plane: Plane) -> list[dict[str, Any]]:
-    """Return every job that is not over."""
-    words = "&".join(f"status={word}" for word in ("pending queued scheduled running preempted".split()))
-    page = await get(plane, f"/jobs?limit=50&{words}")
-    return list(page["items"])
+async def left(plane: Plane) -> list[tuple[str, str, str, str]]:
+    """Return (name, status, condition, reason) of jobs that are not over."""
+    page = await get(plane, f"/jobs?limit=50&{UNFINISHED}")
+    return [
+        (job["name"], job["status"], job.get("condition", ""), job.get("reason", ""))
+        for job in page["items"]
+    ]
 
 
 async def get(plane: Plane, path: str) -> Any:

@@ -67,7 +67,11 @@ class Plane:
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPLANE_")}
-        own = {"GPUPLANE_HOME": str(self.home), "GPUPLANE_PORT": "0", "PYTHONWARNINGS": "default"}
+        own = {
+            "GPUPLANE_HOME": str(self.home),
+            "GPUPLANE_PORT": "0",
+            "GPUPLANE_WEBHOOKS_ALLOWED_HOSTS": "127.0.0.1",
+        }
         if self.database_url:
             own["GPUPLANE_DATABASE_URL"] = self.database_url
         return {**kept, **own, **extra}

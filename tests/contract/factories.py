@@ -18,10 +18,11 @@ from gpuplane.backends.interface import (
     Phase,
     ReplicaObservation,
 )
+from gpuplane.backends.local import cgroups
 from gpuplane.backends.local.backend import LocalBackend
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.kit.clock import SystemClock
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, wait_until_async
 
 
 class BackendFactory(Protocol):
@@ -82,6 +83,12 @@ class LocalFactory:
         for replica in seen:
             await until_over(self, backend, replica.ref)
         backend.close()
+
+        def is_tidy() -> bool:
+            cgroups.remove(backend.cgroups)
+            return not (backend.cgroups.base and Path(backend.cgroups.base).exists())
+
+        await wait_until_async(is_tidy, "the last supervisor has left its cgroup")
 
 
 async def until(

@@ -66,7 +66,7 @@ def test_the_link_matrix_can_be_read(view: NvmlView) -> None:
 
 async def seen_by_cuda(tmp_path: Path, gpu_count: int) -> tuple[str, NodeObservation]:
     """Return what CUDA sees in a job with so many GPUs, and the node."""
-    settings = LocalSettings(lock_folder=tmp_path / "locks")
+    settings = LocalSettings(lock_folder=tmp_path / "locks", cgroup_base="")
     backend = LocalBackend(tmp_path / "home", SystemClock(), settings)
     node = (await backend.observe()).nodes[0]
     gpus = tuple(GpuId(gpu.gpu_id) for gpu in node.gpus[:gpu_count])

@@ -83,7 +83,7 @@ async def test_a_supervisor_that_does_not_react_is_killed_by_a_later_eviction(
     local.factory.settings = replace(local.factory.settings, stuck_s=0.05)
     await local.reopen()
     plan = await local.start("echo up; sleep 600")
-    await local.until_printed(plan.ref, "up")
+    await local.running(plan.ref)
     state = local.state(plan.ref)
     os.kill(state["supervisor_pid"], signal.SIGSTOP)
     await local.backend.evict(plan.ref, 0.0, Word.CANCELLED)
@@ -109,7 +109,7 @@ async def test_a_supervisor_that_cannot_start_is_a_backend_error(
 
 async def test_the_gpus_of_a_running_job_stay_with_its_home(tmp_path: Path) -> None:
     nvml = FakeNvml(FakeGpu("GPU-1"))
-    settings = LocalSettings(node_name="machine", lock_folder=tmp_path / "locks")
+    settings = LocalSettings(node_name="machine", lock_folder=tmp_path / "locks", cgroup_base="")
 
     def a_home(name: str) -> LocalBackend:
         return LocalBackend(tmp_path / name, SystemClock(), settings, NvmlSession(lambda: nvml))
@@ -149,7 +149,9 @@ async def _is_over(backend: LocalBackend) -> bool:
 
 async def test_a_home_with_a_very_long_path_works(tmp_path: Path) -> None:
     home = tmp_path / ("h" * 100) / ("i" * 100)
-    backend = LocalBackend(home, SystemClock(), LocalSettings(lock_folder=tmp_path / "locks"))
+    backend = LocalBackend(
+        home, SystemClock(), LocalSettings(lock_folder=tmp_path / "locks", cgroup_base="")
+    )
     plan = a_plan(command=("/bin/sh", "-c", "echo up; exec sleep 600"))
     await backend.ensure_workload(plan, {})
     async with asyncio.timeout(20):

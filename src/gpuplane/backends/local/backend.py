@@ -96,7 +96,7 @@ class LocalBackend:
         lock = GpuLock(home, self.settings.lock_folder)
         self._gpus = LocalGpus(nvml or NvmlSession(), lock, clock)
         self._inventory = LocalInventory(self.root, self.settings.node_name, self._gpus)
-        self._cgroups = self._find_cgroups()
+        self.cgroups = self._find_cgroups()
         self._commands = ThreadPoolExecutor(_COMMAND_THREADS, "local-exec")
         self._watcher = Watcher()
         self._changes = self._watcher.watch((self.root / folders.CHANGES, IN_CLOSE_WRITE))
@@ -106,12 +106,12 @@ class LocalBackend:
         self._watcher.close()
         self._commands.shutdown(wait=False)
         self._gpus.close()
-        cgroups.remove(self._cgroups)
+        cgroups.remove(self.cgroups)
 
     async def probe(self) -> Probe:
         """Return what this machine enforces and what not; see `Backend`."""
         view = await asyncio.to_thread(self._gpus.look)
-        notes = promise_notes(self._cgroups, view, is_event_driven=self._watcher.is_event_driven)
+        notes = promise_notes(self.cgroups, view, is_event_driven=self._watcher.is_event_driven)
         return Probe(reachable=True, kind=self.kind, version=__version__, notes=notes)
 
     async def observe(self) -> Observation:
@@ -287,7 +287,7 @@ class LocalBackend:
         for path in filter(None, (*volumes.values(), checkpoints)):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return compute_payload(
-            plan, secrets, folder, self.settings, self._cgroups.base, volumes, checkpoints, visible
+            plan, secrets, folder, self.settings, self.cgroups.base, volumes, checkpoints, visible
         )
 
     def _evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:

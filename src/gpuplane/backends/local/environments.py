@@ -1,7 +1,20 @@
 """The environment of a replica, computed from its plan. Pure: what is inherited is an argument.
 
 Later entries win: base, inherited names, control plane, job, secrets, and last the names that
-gpuplane answers for (`GPUPLANE_*`, ranks and devices), which a job may not overwrite.
+gpuplane answers for, which a job may not overwrite:
+
+    GPUPLANE_JOB_ID, _JOB_NAME, _ATTEMPT_ID, _ATTEMPT, _REPLICA_ID, _RANK, _TENANT, _PROJECT,
+    _NODE, _SEED            who it is
+    GPUPLANE_WORKDIR        the unpacked workspace
+    GPUPLANE_PROGRESS       a file: add a line with a ratio in [0, 1], or JSON with `ratio`
+    GPUPLANE_CHECKPOINTS    a file: add a line with a checkpoint's path, or JSON with `path`
+    GPUPLANE_OUTPUTS        a file to write one JSON object to
+    GPUPLANE_CHECKPOINT_DIR kept from attempt to attempt; also linked at the checkpoint path
+    GPUPLANE_RESUME_FROM    the checkpoint to go on from, if there is one
+    GPUPLANE_MOUNT_<NAME>   the folder of a volume; there is no chroot here, so a mount at /data
+                            is the link `data` in the working directory
+    PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    CUDA_VISIBLE_DEVICES    UUIDs of GPUs or MIG instances; empty without any
 """
 
 from collections.abc import Mapping, Sequence

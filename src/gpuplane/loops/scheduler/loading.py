@@ -120,8 +120,8 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
     known = set(quotas.cluster_queues)
     for workload in running:
         if workload.workload.queue in known and workload.usage:
-            door = _open_door(quotas, workload.workload)
-            quotas.add_usage(workload.workload.queue, workload.usage, door)
+            came_through = _open_door(quotas, workload.workload)
+            quotas.add_usage(workload.workload.queue, workload.usage, came_through)
     choice = {
         job.id: _explain_choice(world, view, job)
         for job in pending

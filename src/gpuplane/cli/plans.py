@@ -22,7 +22,7 @@ def plan_lines(estimate: Mapping[str, Any], at: datetime | None = None) -> list[
         lines.append(f"      {reason}{estimate['sentence']}")
     for option in estimate["cheaper"][:CHEAPER_SHOWN]:
         saving = money_text(option["saving"], estimate["currency"])
-        less = f" ({saving} less)" if saving else ""
+        less = f" ({saving} an hour less)" if saving else ""
         lines.append(f"      cheaper: {option['sentence']}{less}")
     return lines
 

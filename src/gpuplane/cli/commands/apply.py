@@ -13,6 +13,7 @@ from gpuplane.cli.kinds.changes import Action, Change
 from gpuplane.cli.kinds.jobs import plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
 from gpuplane.cli.kinds.places import plan_project, plan_tenant
+from gpuplane.cli.kinds.queues import plan_cluster_queue, plan_cohort, plan_local_queue
 from gpuplane.cli.manifests import Document, read_documents
 from gpuplane.cli.output import Output, note, paint, show_data
 
@@ -22,6 +23,9 @@ KINDS: dict[str, Planner] = {
     "Tenant": plan_tenant,
     "Project": plan_project,
     "Price": plan_price,
+    "ClusterQueue": plan_cluster_queue,
+    "Cohort": plan_cohort,
+    "LocalQueue": plan_local_queue,
     "Reservation": plan_reservation,
     "Job": plan_job,
 }
@@ -92,7 +96,7 @@ def _made_here(
     client: Client, document: Document, documents: Sequence[Document]
 ) -> Document | None:
     """Return the tenant or project that a document needs and that these manifests make first."""
-    if document.kind in ("Tenant", "Project", "Price"):
+    if document.kind in ("Tenant", "Project", "Price", "Cohort", "ClusterQueue"):
         return None
     for kind, path in (("Tenant", "/tenants"), ("Project", "/projects")):
         name = document.metadata.get(kind.lower())

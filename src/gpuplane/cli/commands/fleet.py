@@ -1,0 +1,71 @@
+"""`gpuplane fleet`: GPUs by model over clusters, what is free now and when more will be."""
+
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.output import Column, Output, note, output_option, paint, show_data, show_rows
+from gpuplane.cli.words import model_text, when
+
+BAR = 20
+
+
+@click.command()
+@click.argument("cluster", required=False)
+@output_option
+def fleet(cluster: str | None, output: Output) -> None:
+    """Show GPUs by model: total, in use, reserved, down, free, and when more will be free."""
+    client = Client()
+    names = [cluster] if cluster else [each["name"] for each in client.items("/clusters")]
+    found = [client.get(f"/clusters/{segment(name)}/resources") for name in names]
+    if output.is_data:
+        show_data({"items": found}, output)
+        return
+    rows = [
+        {**model, "cluster": each["cluster"], "simulated": each["simulated"]}
+        for each in found
+        for model in each["gpus"]
+    ]
+    show_rows(rows, COLUMNS, output, empty="No cluster has a GPU.")
+    click.echo()
+    for each in found:
+        _note_nodes(each)
+
+
+def _bar(row: dict[str, Any]) -> str:
+    total = max(1, row["total"])
+    busy = round(BAR * row["busy"] / total)
+    held = round(BAR * (row["busy"] + row["reserved"]) / total)
+    free = round(BAR * (total - row["down"]) / total)
+    return "█" * busy + "▒" * (held - busy) + "·" * (free - held) + "x" * (BAR - free)
+
+
+def _next(row: dict[str, Any]) -> str:
+    later = next((each for each in row["forecast"] if each["free"] > row["free"]), None)
+    return "" if later is None else f"{later['free']} {when(later['at'])}"
+
+
+COLUMNS = (
+    Column("CLUSTER", lambda row: row["cluster"]),
+    Column("MODEL", lambda row: model_text(row["gpu_type"])),
+    Column("TOTAL", lambda row: row["total"], right=True),
+    Column("BUSY", lambda row: row["busy"], right=True),
+    Column("RESERVED", lambda row: row["reserved"], right=True),
+    Column("DOWN", lambda row: row["down"], right=True),
+    Column("FREE", lambda row: row["free"], right=True),
+    Column("", _bar),
+    Column("NEXT FREE", _next),
+    Column("NO END KNOWN", lambda row: row["without_end"], right=True, wide=True),
+    Column("SIM", lambda row: "yes" if row["simulated"] else "", wide=True),
+)
+
+
+def _note_nodes(found: dict[str, Any]) -> None:
+    simulated = " (simulated)" if found["simulated"] else ""
+    cores = f"{found['cpu_cores_free']:g} of {found['cpu_cores_total']:g} cores"
+    memory = f"{found['memory_gb_free']:.0f} of {found['memory_gb_total']:.0f} GiB"
+    note(
+        f"{paint(found['cluster'], 'bold', err=True)}{simulated}: {found['ready_nodes']} of "
+        f"{found['nodes']} nodes ready, {cores} and {memory} free"
+    )

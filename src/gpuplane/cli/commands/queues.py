@@ -1,0 +1,255 @@
+"""Quotas (cluster queues), queues (a tenant's doors to them) and cohorts (who may borrow)."""
+
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.lazy import NearestGroup
+from gpuplane.cli.lookups import pick
+from gpuplane.cli.output import Column, Output, output_option, show_data, show_one, show_rows
+from gpuplane.cli.words import short_id
+
+CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
+FILE_HELP = "`gpuplane apply` declares and changes them from manifests."
+
+
+def _path(cluster: str, list_name: str, name: str | None = None) -> str:
+    base = f"/clusters/{segment(cluster)}/{list_name}"
+    return base if name is None else f"{base}/{segment(name)}"
+
+
+def _groups(row: dict[str, Any]) -> str:
+    parts = []
+    for group in row["resourceGroups"]:
+        for flavor in group["flavors"]:
+            parts += [
+                f"{flavor['name']}:{each['name'].rpartition('/')[2]}={each['nominalQuota']}"
+                for each in flavor["resources"]
+            ]
+    return " ".join(parts)
+
+
+@click.group(cls=NearestGroup, help=f"Quotas: the cluster queues of a cluster. {FILE_HELP}")
+def quotas() -> None:
+    """Hold the commands."""
+
+
+@quotas.command("ls")
+@CLUSTER
+@output_option
+def list_quotas(cluster: str, output: Output) -> None:
+    """List cluster queues with what they own."""
+    columns = (
+        Column("NAME", lambda row: row["name"]),
+        Column("COHORT", lambda row: row["cohort"]),
+        Column("OWNS", lambda row: "everything" if row["coversEverything"] else _groups(row)),
+        Column("STRATEGY", lambda row: row["queueingStrategy"], wide=True),
+        Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
+        Column("PREEMPTS", lambda row: row["preemption"].get("withinClusterQueue"), wide=True),
+        Column("RECLAIMS", lambda row: row["preemption"].get("reclaimWithinCohort"), wide=True),
+    )
+    show_rows(Client().get(_path(cluster, "quotas"))["items"], columns, output)
+
+
+@quotas.command("show")
+@CLUSTER
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml",
+              show_default=True, help="How it is shown.")  # fmt: skip
+def show_quota(cluster: str, name: str, output: str) -> None:
+    """Show one cluster queue as it is declared."""
+    found = pick(Client().get(_path(cluster, "quotas"))["items"], name, "quota")
+    show_data(found, Output(output))
+
+
+@quotas.command("usage")
+@CLUSTER
+@click.option("--tenant", help="Only of this tenant.")
+@output_option
+def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
+    """Show what is held now, by queue and tenant."""
+    client = Client()
+    found = client.get(_path(cluster, "usage", tenant))
+    if output.is_data:
+        show_data(found, output)
+        return
+    names = {each["id"]: each["name"] for each in client.items("/tenants")}
+    columns = (
+        Column("QUEUE", lambda row: row["queue"]),
+        Column("TENANT", lambda row: names.get(row["tenant_id"], short_id(row["tenant_id"]))),
+        Column("JOBS", lambda row: row["job_count"], right=True),
+        Column("GPUS", lambda row: f"{row['gpu_milli'] / 1000:g}", right=True),
+        Column("CORES", lambda row: f"{row['cpu_milli'] / 1000:g}", right=True),
+        Column("GIB", lambda row: f"{row['memory_mib'] / 1024:g}", right=True),
+    )
+    show_rows(found["queues"], columns, output, empty="Nothing is held.")
+
+
+@quotas.command("set")
+@CLUSTER
+@click.argument("name")
+@click.option("--cohort", help="May borrow within this cohort.")
+@click.option("--gpu", "gpus", multiple=True, required=True, metavar="MODEL=COUNT[:BORROW[:LEND]]",
+              help="What it owns of a GPU model, may borrow and lends; repeatable.")
+@click.option("--weight", type=float, help="Under fair sharing.")
+@output_option
+def set_quota(
+    cluster: str,
+    name: str,
+    cohort: str | None,
+    gpus: tuple[str, ...],
+    weight: float | None,
+    output: Output,
+) -> None:
+    """Declare a cluster queue of GPUs, or replace it; manifests say more."""
+    client = Client()
+    body: dict[str, Any] = {
+        "cohort": cohort,
+        "resourceGroups": [
+            {"coveredResources": ["nvidia.com/gpu"], "flavors": [_flavor(text) for text in gpus]}
+        ],
+    }
+    if weight is not None:
+        body["fairSharing"] = {"weight": weight}
+    known = [row["name"] for row in client.get(_path(cluster, "quotas"))["items"]
+             if not row["isDefault"]]  # fmt: skip
+    if name in known:
+        found = client.put(_path(cluster, "quotas", name), body)
+    else:
+        found = client.post(_path(cluster, "quotas"), {"name": name, **body})
+    show_one(found, [("name", found["name"]), ("cohort", found["cohort"]),
+                     ("owns", _groups(found))], output)  # fmt: skip
+
+
+def _flavor(text: str) -> dict[str, Any]:
+    model, equals, amounts = text.partition("=")
+    parts = amounts.split(":")
+    if not equals or len(parts) > 3 or not all(part.isdigit() for part in parts if part):
+        raise click.BadParameter(
+            f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
+        )
+    quota: dict[str, Any] = {"name": "nvidia.com/gpu"}
+    fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
+    quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
+    return {"name": model.lower(), "resources": [quota]}
+
+
+@quotas.command("rm")
+@CLUSTER
+@click.argument("name")
+def delete_quota(cluster: str, name: str) -> None:
+    """Withdraw a cluster queue that nothing leads to and nothing runs through."""
+    Client().delete(_path(cluster, "quotas", name))
+    click.echo(f"{name} deleted")
+
+
+# -- local queues -----------------------------------------------------------------------------
+
+
+@click.group(cls=NearestGroup, help=f"Queues: a tenant's doors to cluster queues. {FILE_HELP}")
+def queues() -> None:
+    """Hold the commands."""
+
+
+@queues.command("ls")
+@CLUSTER
+@output_option
+def list_queues(cluster: str, output: Output) -> None:
+    """List the local queues of a cluster."""
+    columns = (
+        Column("NAME", lambda row: row["name"]),
+        Column("TENANT", lambda row: row["tenant"]),
+        Column("LEADS TO", lambda row: row["clusterQueue"]),
+        Column("TYPES", lambda row: row["jobTypes"] or "all"),
+        Column("LIMITS", lambda row: [f"{each['flavor']}:{each['resource'].rpartition('/')[2]}"
+                                      f"={each['limit']}" for each in row["limits"]]),
+    )  # fmt: skip
+    rows = Client().get(_path(cluster, "queues"))["items"]
+    show_rows(rows, columns, output, empty="No local queue is declared.")
+
+
+@queues.command("set")
+@CLUSTER
+@click.argument("name")
+@click.option("--tenant", required=True, help="Whose door it is.")
+@click.option("--leads-to", required=True, metavar="CLUSTERQUEUE", help="Where it leads.")
+@click.option("--type", "types", multiple=True, help="Only service, batch or training; repeatable.")
+def set_queue(
+    cluster: str, name: str, tenant: str, leads_to: str, types: tuple[str, ...]
+) -> None:
+    """Open a tenant's door to a cluster queue, or lead it elsewhere."""
+    client = Client()
+    body = {"tenant": tenant, "clusterQueue": leads_to, "jobTypes": list(types)}
+    rows = client.get(_path(cluster, "queues"))["items"]
+    if any(row["name"] == name and tenant in (row["tenant"], row["tenantId"]) for row in rows):
+        client.put(_path(cluster, "queues", name), body)
+    else:
+        client.post(_path(cluster, "queues"), {"name": name, **body})
+    click.echo(f"{tenant}/{name} leads to {leads_to}")
+
+
+@queues.command("rm")
+@CLUSTER
+@click.argument("name")
+@click.option("--tenant", required=True, help="Whose door it is.")
+def delete_queue(cluster: str, name: str, tenant: str) -> None:
+    """Close a tenant's door; what runs goes on."""
+    Client().delete(_path(cluster, "queues", name), tenant=tenant)
+    click.echo(f"{tenant}/{name} deleted")
+
+
+# -- cohorts ----------------------------------------------------------------------------------
+
+
+@click.group(cls=NearestGroup, help=f"Cohorts: cluster queues that may borrow. {FILE_HELP}")
+def cohorts() -> None:
+    """Hold the commands."""
+
+
+@cohorts.command("ls")
+@CLUSTER
+@output_option
+def list_cohorts(cluster: str, output: Output) -> None:
+    """List cohorts with their members."""
+    columns = (
+        Column("NAME", lambda row: row["name"]),
+        Column("PARENT", lambda row: row["parent"]),
+        Column("MEMBERS", lambda row: row["members"]),
+        Column("OWNS", _groups),
+        Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
+    )
+    rows = Client().get(_path(cluster, "cohorts"))["items"]
+    show_rows(rows, columns, output, empty="No cohort is declared or named.")
+
+
+@cohorts.command("set")
+@CLUSTER
+@click.argument("name")
+@click.option("--parent", help="The cohort above it.")
+@click.option("--member", "members", multiple=True, metavar="CLUSTERQUEUE",
+              help="Exactly these are in it; repeatable.")
+@click.option("--weight", type=float, help="Under fair sharing.")
+def set_cohort(
+    cluster: str, name: str, parent: str | None, members: tuple[str, ...], weight: float | None
+) -> None:
+    """Declare a cohort, or change its parent and members."""
+    client = Client()
+    body: dict[str, Any] = {"parent": parent, "members": list(members) or None}
+    if weight is not None:
+        body["fairSharing"] = {"weight": weight}
+    rows = client.get(_path(cluster, "cohorts"))["items"]
+    if any(row["name"] == name and row["isDeclared"] for row in rows):
+        client.put(_path(cluster, "cohorts", name), body)
+    else:
+        client.post(_path(cluster, "cohorts"), {"name": name, **body})
+    click.echo(f"{name} declared")
+
+
+@cohorts.command("rm")
+@CLUSTER
+@click.argument("name")
+def delete_cohort(cluster: str, name: str) -> None:
+    """Withdraw a cohort without members."""
+    Client().delete(_path(cluster, "cohorts", name))
+    click.echo(f"{name} deleted")

@@ -1,0 +1,112 @@
+"""Kinds ClusterQueue, LocalQueue and Cohort, in Kueue's field names; `metadata.cluster` says where."""
+
+from typing import Any
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.errors import ApiError
+from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of, is_same
+from gpuplane.cli.manifests import Document
+
+
+def plan_cluster_queue(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a ClusterQueue would change."""
+    document.check_metadata("cluster")
+    rows = [row for row in _rows(client, document, "quotas") if not row["isDefault"]]
+    return _plan(client, document, "quotas", rows, document.spec)
+
+
+def plan_cohort(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a Cohort would change."""
+    document.check_metadata("cluster")
+    rows = [row for row in _rows(client, document, "cohorts") if row["isDeclared"]]
+    return _plan(client, document, "cohorts", rows, document.spec)
+
+
+def plan_local_queue(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a LocalQueue would change; `metadata.tenant` says whose it is."""
+    document.check_metadata("cluster", "tenant")
+    tenant = document.metadata.get("tenant")
+    if not isinstance(tenant, str):
+        raise document.error("Whose queue is it?", field="metadata.tenant", fix="Name a tenant.")
+    rows = [
+        row
+        for row in _rows(client, document, "queues")
+        if tenant in (row["tenant"], row["tenantId"])
+    ]
+    return _plan(client, document, "queues", rows, {**document.spec, "tenant": tenant})
+
+
+def _rows(client: Client, document: Document, list_name: str) -> list[dict[str, Any]]:
+    return list(client.get(_path(document, list_name))["items"])
+
+
+def _path(document: Document, list_name: str) -> str:
+    cluster = document.metadata.get("cluster")
+    if not isinstance(cluster, str):
+        raise document.error("On which cluster?", field="metadata.cluster", fix="Name a cluster.")
+    return f"/clusters/{segment(cluster)}/{list_name}"
+
+
+def _plan(
+    client: Client,
+    document: Document,
+    list_name: str,
+    rows: list[dict[str, Any]],
+    wanted: dict[str, Any],
+) -> Change:
+    path = _path(document, list_name)
+    found = next((row for row in rows if row["name"] == document.name), None)
+    if found is None:
+        return Change(document, Action.CREATE, (),
+                      lambda: _create(client, document, path, wanted))  # fmt: skip
+    differ = [each for each in differences_of(wanted, found) if not _same_quantities(each)]
+    if not differ:
+        return Change(document, Action.UNCHANGED)
+    return Change(document, Action.CHANGE, differ,
+                  lambda: _change(client, document, path, wanted))  # fmt: skip
+
+
+_FACTORS = {
+    "m": 0.001, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
+
+
+def _same_quantities(difference: Difference) -> bool:
+    return is_same(_plain(difference.old), _plain(difference.new))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with every Kubernetes quantity in it as a number of its base unit."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, str):
+        for suffix in (value[-2:], value[-1:]):
+            number = value.removesuffix(suffix)
+            if suffix in _FACTORS and number.replace(".", "", 1).isdigit():
+                return float(number) * _FACTORS[suffix]
+    return value
+
+
+def _create(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
+    try:
+        client.post(path, {"name": document.name, **wanted})
+    except ApiError as error:
+        raise _placed(document, error) from error
+    return "declared"
+
+
+def _change(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
+    try:
+        client.put(f"{path}/{segment(document.name)}", wanted)
+    except ApiError as error:
+        raise _placed(document, error) from error
+    return "changed"
+
+
+def _placed(document: Document, error: ApiError) -> ApiError:
+    field = f", spec.{error.field}" if error.field else ""
+    error.field = f"{document.place}, {document.kind} {document.name}{field}"
+    return error

@@ -115,10 +115,13 @@ async def test_the_gpus_of_a_running_job_stay_with_its_home(tmp_path: Path) -> N
         return LocalBackend(tmp_path / name, SystemClock(), settings, NvmlSession(lambda: nvml))
 
     first = a_home("one")
-    plan = a_plan(command=("/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 600"))
+    plan = a_plan(command=("/bin/sh", "-c", "ls /proc/self/fd; exec sleep 600"))
     gpu = ReplicaPlan(ReplicaId(new_id()), 0, "machine", (GpuId("GPU-1"),))
     plan = replace(plan, replicas=(gpu,))
     await first.ensure_workload(plan, {})
+    async for chunk in first.follow_logs(plan.ref, [0], 0, 0):
+        assert chunk.data.split() == [b"0", b"1", b"2", b"3"]  # the lock is not the job's
+        break
     first.close()  # the control plane is gone, its job runs on
 
     second = a_home("two")

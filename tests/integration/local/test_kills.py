@@ -301,8 +301,8 @@ async def test_a_supervisor_that_starts_after_the_tombstone_runs_nothing(
 
 
 async def test_the_records_of_an_unknown_version_are_left_alone(local: Machine) -> None:
-    plan = await local.start("echo up; sleep 600")
-    await local.until_printed(plan.ref, "up")
+    plan = await local.start("sleep 600")
+    await local.running(plan.ref)
     folder = local.folder(plan.ref)
     fate = folder.fate()
     assert fate is not None
@@ -313,8 +313,8 @@ async def test_the_records_of_an_unknown_version_are_left_alone(local: Machine) 
 
 
 async def test_a_torn_state_record_is_read_as_starting(local: Machine) -> None:
-    plan = await local.start("echo up; sleep 600")
-    await local.until_printed(plan.ref, "up")
+    plan = await local.start("sleep 600")
+    await local.running(plan.ref)
     folder: AttemptFolder = local.folder(plan.ref)
     whole = (folder.path / records.STATE).read_text()
     (folder.path / records.STATE).write_text(whole[:40])

@@ -255,6 +255,7 @@ async def test_a_time_out_is_kept_by_the_supervisor_alone(local: Machine) -> Non
 async def test_a_checkpoint_signal_reaches_only_who_handles_it(local: Machine) -> None:
     child = "trap 'echo saved' USR1; echo up; while :; do sleep 0.02; done"
     plan = await local.start(f'/bin/sh -c "{child}"; true')
+    await local.running(plan.ref)
     await local.until_printed(plan.ref, "up")
     await local.backend.request_checkpoint(plan.ref)
     await local.until_printed(plan.ref, "saved")

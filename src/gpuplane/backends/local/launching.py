@@ -27,7 +27,7 @@ def launch(values: dict[str, object], folder: Path, gpu_lock: int | None, timeou
         Tombstoned: If the attempt may never start.
         BackendError: If no supervisor could be started, or it died before it claimed.
     """
-    payload = payloads.pack(values)
+    payload = payloads.pack({**values, "has_gpu_lock": gpu_lock is not None})
     plan_end, plan_writer = _pipe()
     answer_reader, answer_end = _pipe()
     log = _moved(os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))

@@ -105,7 +105,7 @@ def test_the_payload_holds_every_field_that_a_supervisor_reads(tmp_path: Path) -
         Path("/c"),
         {0: "GPU-1"},
     )
-    read = Plan(payload)
+    read = Plan({**payload, "has_gpu_lock": False})
     assert [task.rank for task in read.replicas] == [0, 1]
     assert read.mounts == [("data", "/v/data-set"), ("checkpoints", "/c")]
     assert read.replicas[0].env["GPUPLANE_MOUNT_DATA_SET"] == "/v/data-set"

@@ -28,8 +28,8 @@ STARTED_BEFORE = b"started\n"
 TOMBSTONED = b"tombstoned\n"
 
 _ANSWER = 1
-_KEPT_HANDLES = 4
-"""Plan, answer, errors and, when the attempt has GPUs, the machine's GPU lock."""
+_GPU_LOCK = 3
+"""Held while the attempt lives when it has GPUs; given after plan, answer and errors."""
 
 
 def main() -> None:
@@ -38,6 +38,11 @@ def main() -> None:
     plan = read_plan(0)
     if plan is None:
         return
+    if plan.has_gpu_lock:
+        os.set_inheritable(_GPU_LOCK, False)  # this process's alone, not its jobs'
+    else:
+        with contextlib.suppress(OSError):
+            os.close(_GPU_LOCK)
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -127,7 +132,7 @@ def _silence() -> None:
 def _close_inherited() -> None:
     """Close what the control plane's libraries may have left open across exec."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) >= _KEPT_HANDLES:
+        if int(name) > _GPU_LOCK:
             with contextlib.suppress(OSError):
                 os.close(int(name))
 

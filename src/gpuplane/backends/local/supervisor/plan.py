@@ -37,6 +37,7 @@ class Plan:
         "epoch",
         "folder",
         "grace_s",
+        "has_gpu_lock",
         "health",
         "max_artifact_bytes",
         "max_duration_s",
@@ -73,6 +74,7 @@ class Plan:
         self.restart_delay_s: float
         self.restart_max_delay_s: float
         self.grace_s: float
+        self.has_gpu_lock: bool
         self.max_duration_s: float | None
         self.cgroup: str | None
         self.cpu_milli: int

@@ -4,17 +4,18 @@ from pathlib import Path
 
 from gpuplane.entry.settings import describe_settings
 
-HEAD = """# Settings
-
-Every setting of the control plane is an environment variable; `gpuplane up` takes the first four as options too. They make one frozen object at the start. A variable that begins with `GPUPLANE_` and is not in this table is an error, so that a slip of the pen is found at once.
-
-The command line has its own: `GPUPLANE_URL` and `GPUPLANE_TOKEN` (else the address and the admin token in the home folder), `GPUPLANE_PROJECT`.
-
-This page is made by `python -m tools.make_settings_page`; a test compares it.
-
-| variable | default | unit | why |
-|---|---|---|---|
-"""
+INTRO = (
+    "Every setting of the control plane is an environment variable; `gpuplane up` takes the first "
+    "four as options too. They make one frozen object at the start. A variable that begins with "
+    "`GPUPLANE_` and is not in this table is an error, so that a slip of the pen is found at once."
+)
+CLIENT = (
+    "The command line has its own: `GPUPLANE_URL` and `GPUPLANE_TOKEN` (else the address and the "
+    "admin token in the home folder), `GPUPLANE_PROJECT`."
+)
+MADE = "This page is made by `python -m tools.make_settings_page`; a test compares it."
+TABLE = "| variable | default | unit | why |\n|---|---|---|---|\n"
+HEAD = f"# Settings\n\n{INTRO}\n\n{CLIENT}\n\n{MADE}\n\n{TABLE}"
 
 
 def render() -> str:

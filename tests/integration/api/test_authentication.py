@@ -109,7 +109,8 @@ async def test_the_use_of_a_token_is_noted_coarsely(server: Server) -> None:
 
     async def noted() -> str | None:
         listed = (await server.http.get("/api/v1/tokens")).json()["items"]
-        return next(one["last_used_at"] for one in listed if one["id"] == made["id"])
+        (found,) = [one["last_used_at"] for one in listed if one["id"] == made["id"]]
+        return None if found is None else str(found)
 
     assert await noted() is None
     await client.get("/api/v1/whoami")
@@ -251,7 +252,7 @@ async def test_a_token_signed_by_another_key_or_by_none_is_refused(login: Login)
     with pytest.raises(Unauthenticated):
         await login(stranger.token())
     claims = jwt.decode(login.issuer.token(), options={"verify_signature": False})
-    unsigned = jwt.encode(claims, None, "none", headers={"kid": "k1"})
+    unsigned = jwt.encode(claims, "", "none", headers={"kid": "k1"})
     with pytest.raises(Unauthenticated):
         await login(unsigned)
     symmetric = jwt.encode(claims, "x" * 64, "HS256", headers={"kid": "k1"})

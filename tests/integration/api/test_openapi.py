@@ -14,7 +14,6 @@ import hypothesis
 import pytest
 import schemathesis
 import uvicorn
-from schemathesis.checks import not_a_server_error
 
 from gpuplane.kit.sealing import SealingKeys
 from tests.waiting import wait_until
@@ -96,7 +95,9 @@ def serving(
         yield running
 
 
-schema = schemathesis.openapi.from_dict(json.loads(render_openapi())).exclude(path=ENDLESS)
+schema = schemathesis.openapi.from_dict(json.loads(FILE.read_text(encoding="utf-8"))).exclude(
+    path=ENDLESS
+)
 
 
 @pytest.mark.timeout(600)  # a bounded number of examples for every operation
@@ -112,4 +113,4 @@ schema = schemathesis.openapi.from_dict(json.loads(render_openapi())).exclude(pa
 def test_no_request_of_the_documented_kind_breaks_the_app(case: Any, serving: Serving) -> None:
     headers = {"Authorization": f"Bearer {serving.token}"}
     response = case.call(base_url=serving.url, headers=headers, timeout=30)
-    case.validate_response(response, checks=(not_a_server_error,))
+    assert response.status_code < 500, f"{case.as_curl_command()}\n{response.text}"

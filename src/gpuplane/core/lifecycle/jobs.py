@@ -75,7 +75,7 @@ EDGES: tuple[Edge, ...] = (
          "is open with no retry left."),
     Edge(_S.QUEUED, _S.SCHEDULED, "The scheduler admitted the job and gave it devices."),
     Edge(_S.QUEUED, _S.PENDING, "A gate closed again: the job was suspended or its window ended."),
-    Edge(_S.QUEUED, _S.CANCELLED, "Somebody cancelled the waiting job, or its deadline action did."),
+    Edge(_S.QUEUED, _S.CANCELLED, "Somebody, or its deadline, cancelled the waiting job."),
     Edge(_S.QUEUED, _S.FAILED, "The job can no longer run as asked."),
     Edge(_S.SCHEDULED, _S.RUNNING, "Every replica that must run was seen running."),
     Edge(_S.SCHEDULED, _S.COMPLETED, "The attempt ran and ended well between two looks."),
@@ -115,7 +115,7 @@ CONDITION_STAYS: dict[Condition, Stay] = {
                              " the deadline it is killed again"),
     Condition.PAUSED: Stay("a person", "the job's deadline", "resume or cancel"),
     Condition.BACKING_OFF: Stay("gates", "the delay's end", "queued when the delay is over"),
-    Condition.UNREACHABLE: Stay("observer", "unreachable time-out", "seen again, or fenced and over"),
+    Condition.UNREACHABLE: Stay("observer", "unreachable time-out", "seen again, or fenced"),
 }  # fmt: skip
 
 _ALLOWED: dict[tuple[JobStatus, JobStatus], Edge] = {(e.source, e.target): e for e in EDGES}

@@ -25,3 +25,15 @@ class BadPolicy(Unprocessable):
     """A preemption policy value is out of its limits."""
 
     code = "preemption_policy_invalid"
+
+
+class BadGrant(Unprocessable):
+    """A grant to a tenant that does not exist."""
+
+    code = "grant_invalid"
+
+
+class BadWindow(Unprocessable):
+    """A maintenance window that cannot hold."""
+
+    code = "maintenance_window_invalid"

@@ -8,6 +8,7 @@ from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import (
+    BadGrant,
     BadPolicy,
     ClusterChanged,
     ClusterNotFound,
@@ -23,6 +24,7 @@ from gpuplane.domains.clusters.rules import (
 )
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
+from gpuplane.domains.identity import service as identity
 
 __all__ = ["Cluster", "ClusterState", "MaintenanceWindow", "PreemptionPolicy", "policy_of"]
 
@@ -122,6 +124,23 @@ def grant(
         )  # fmt: skip
         session.wake("scheduler")
     return cluster
+
+
+def grant_known(
+    session: WriteSession, key: UUID | str, tenant_id: TenantId, actor: str, now: int
+) -> Cluster:
+    """Let a tenant that exists use a cluster.
+
+    Raises:
+        BadGrant: If there is no such tenant.
+    """
+    if not identity.tenants_by_ids(session, {tenant_id}):
+        raise BadGrant(
+            f"There is no tenant {tenant_id}.",
+            field="tenant_id",
+            fix="List the tenants for their ids.",
+        )
+    return grant(session, key, tenant_id, actor, now)
 
 
 def revoke(

@@ -78,7 +78,7 @@ def get_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> No
     Raises:
         NodeNotFound: If the cluster has no such node.
     """
-    found = repository.find_node(session, cluster_id, key)
+    found = repository.find_node(session, cluster_id, _as_id(key))
     if found is None:
         raise NodeNotFound(
             f"There is no node {str(key)!r} in this cluster.",
@@ -86,6 +86,16 @@ def get_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> No
             fix="List the nodes of the cluster to see their names.",
         )
     return found
+
+
+def _as_id(key: UUID | str) -> UUID | str:
+    """Return a text that is an id as one; names of nodes are never UUIDs of other nodes."""
+    if isinstance(key, str):
+        try:
+            return UUID(key)
+        except ValueError:
+            return key
+    return key
 
 
 def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:

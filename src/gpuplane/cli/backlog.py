@@ -68,7 +68,7 @@ def backlog(size: int, round_number: int = 1) -> list[DemoJob]:
         round_number: Tells rounds apart, in the names of labels and keys alone.
     """
     jobs = list(_showcase())[:size]
-    chance = random.Random(SEED)  # noqa: S311 - a repeatable choice, not a secret
+    chance = random.Random(SEED)
     jobs += [_filler(chance, number) for number in range(1, size - len(jobs) + 1)]
     return [_labelled(job, round_number) for job in jobs]
 
@@ -139,39 +139,101 @@ def _showcase() -> Iterator[DemoJob]:
 
 def _services() -> Iterator[DemoJob]:
     service: dict[str, Any] = {"job_type": "service", "priority": "critical"}
-    yield _job("language", "chat-api", "1 L4", 45, replicas={"count": 2, "gang": False},
-               run={"port": 0}, **service)
-    yield _job("vision", "detector-api", "1 T4", 40, replicas={"count": 2, "gang": False},
-               run={"port": 0}, **{**service, "priority": "high"})
+    yield _job(
+        "language",
+        "chat-api",
+        "1 L4",
+        45,
+        replicas={"count": 2, "gang": False},
+        run={"port": 0},
+        **service,
+    )
+    yield _job(
+        "vision",
+        "detector-api",
+        "1 T4",
+        40,
+        replicas={"count": 2, "gang": False},
+        run={"port": 0},
+        **{**service, "priority": "high"},
+    )
     yield _job("platform", "embeddings-api", "1 L4", 45, run={"port": 0}, **service)
-    # fmt: skip
 
 
 def _trainings() -> Iterator[DemoJob]:
     training: dict[str, Any] = {"job_type": "training"}
     checkpoint = {"checkpoint_every_s": 120.0}
-    yield _job("language", "pretrain-7b", "8 H100-80GB", 14, replicas={"count": 4},
-               priority="high", simulated=checkpoint, cost_centre="research", **training)
-    yield _job("vision", "segment-train", "8 H100-80GB", 9, replicas={"count": 3},
-               simulated=checkpoint, **training)
-    yield _job("language", "finetune-chat", "8 A100-80GB", 11, priority="high",
-               placement={"topology": {"preference": "nvlink", "required": True}},
-               simulated=checkpoint, **training)
+    yield _job(
+        "language",
+        "pretrain-7b",
+        "8 H100-80GB",
+        14,
+        replicas={"count": 4},
+        priority="high",
+        simulated=checkpoint,
+        cost_centre="research",
+        **training,
+    )
+    yield _job(
+        "vision",
+        "segment-train",
+        "8 H100-80GB",
+        9,
+        replicas={"count": 3},
+        simulated=checkpoint,
+        **training,
+    )
+    yield _job(
+        "language",
+        "finetune-chat",
+        "8 A100-80GB",
+        11,
+        priority="high",
+        placement={"topology": {"preference": "nvlink", "required": True}},
+        simulated=checkpoint,
+        **training,
+    )
     yield _job("vision", "pose-train", "4 V100-32GB", 7, replicas={"count": 2}, **training)
-    yield _job("platform", "ranker-train", "4 A100-80GB", 8, budget_limit="2.00",
-               budget_action="warn", **training)
+    yield _job(
+        "platform",
+        "ranker-train",
+        "4 A100-80GB",
+        8,
+        budget_limit="2.00",
+        budget_action="warn",
+        **training,
+    )
 
 
 def _shares() -> Iterator[DemoJob]:
     for number in range(1, 6):
-        yield _job("platform", f"notebook-{number}", "", 18 + number, gpu_type="A100-80GB",
-                   resources={"mig_profile": "1g.10gb"}, job_type="service")
+        yield _job(
+            "platform",
+            f"notebook-{number}",
+            "",
+            18 + number,
+            gpu_type="A100-80GB",
+            resources={"mig_profile": "1g.10gb"},
+            job_type="service",
+        )
     for number in range(1, 3):
-        yield _job("vision", f"eval-slice-{number}", "", 6 + number, gpu_type="A100-80GB",
-                   resources={"mig_profile": "3g.40gb"})
+        yield _job(
+            "vision",
+            f"eval-slice-{number}",
+            "",
+            6 + number,
+            gpu_type="A100-80GB",
+            resources={"mig_profile": "3g.40gb"},
+        )
     for number in range(1, 5):
-        yield _job("platform", f"tagger-{number}", "1 T4", 5 + number,
-                   resources={"gpu_share": 0.5}, priority="low")
+        yield _job(
+            "platform",
+            f"tagger-{number}",
+            "1 T4",
+            5 + number,
+            resources={"gpu_share": 0.5},
+            priority="low",
+        )
 
 
 def _batches() -> Iterator[DemoJob]:
@@ -179,23 +241,55 @@ def _batches() -> Iterator[DemoJob]:
     yield _job("vision", "train-on-it", "2 L4", 4, after=["prepare-data"])
     yield _job("vision", "evaluate-it", "1 L4", 2, after=["train-on-it"])
     yield _job("vision", "sweep", "1 V100-32GB", 3, array={"size": 8, "limit": 3}, priority="spot")
-    yield _job("language", "flaky-import", "", 1, max_retries=2, retry={"delay_seconds": 20},
-               simulated={"exit_code": 3}, log=["reading shard 7", "shard 7 is damaged"])
+    yield _job(
+        "language",
+        "flaky-import",
+        "",
+        1,
+        max_retries=2,
+        retry={"delay_seconds": 20},
+        simulated={"exit_code": 3},
+        log=["reading shard 7", "shard 7 is damaged"],
+    )
     yield _job("platform", "transcode", "2 T4", 6, priority="spot")
     yield _job("language", "batch-inference", "4 L4", 6, deadline_action="warn", priority="normal")
 
 
 def _waiting() -> Iterator[DemoJob]:
     """Yield jobs that wait, each for another reason, for `why` to explain."""
-    yield _job("language", "pretrain-70b", "8 H100-80GB", 20, replicas={"count": 6},
-               job_type="training", priority="normal")
-    yield _job("vision", "world-model", "8 H100-80GB", 15, replicas={"count": 9},
-               job_type="training", priority="low")
+    yield _job(
+        "language",
+        "pretrain-70b",
+        "8 H100-80GB",
+        20,
+        replicas={"count": 6},
+        job_type="training",
+        priority="normal",
+    )
+    yield _job(
+        "vision",
+        "world-model",
+        "8 H100-80GB",
+        15,
+        replicas={"count": 9},
+        job_type="training",
+        priority="low",
+    )
     yield _job("platform", "needs-much-memory", "1 L4", 5, resources={"gpu_memory_gb": 40.0})
-    yield _job("platform", "nightly-report", "1 T4", 3,
-               window={"start": "02:00", "end": "02:30", "zone": "UTC"})
-    yield _job("vision", "other-rack", "2 A100-80GB", 4,
-               placement={"node_selector": {"gpuplane.io/rack": "rack-z9"}})
+    yield _job(
+        "platform",
+        "nightly-report",
+        "1 T4",
+        3,
+        window={"start": "02:00", "end": "02:30", "zone": "UTC"},
+    )
+    yield _job(
+        "vision",
+        "other-rack",
+        "2 A100-80GB",
+        4,
+        placement={"node_selector": {"gpuplane.io/rack": "rack-z9"}},
+    )
     yield _job("language", "urgent-evaluation", "8 H100-80GB", 5, priority="critical")
 
 

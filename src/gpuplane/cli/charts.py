@@ -86,7 +86,9 @@ def draw(
     return drawn
 
 
-def fit(spans: Sequence[tuple[float, float]], now: float, margin: float = 0.04) -> tuple[float, float]:
+def fit(
+    spans: Sequence[tuple[float, float]], now: float, margin: float = 0.04
+) -> tuple[float, float]:
     """Return the edges of a chart that shows every stretch and the present."""
     low = min([start for start, _ in spans] + [now])
     high = max([end for _, end in spans] + [now])

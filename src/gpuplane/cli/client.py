@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, BinaryIO
+from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from gpuplane import __version__
@@ -72,6 +72,10 @@ class Client:
                 return None
             raise
 
+    def rows(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        """Return the rows of a list that comes whole."""
+        return list(self.get(path, **query)["items"])
+
     def items(self, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield the rows of a list, page by page, at most `limit`."""
         left = limit
@@ -85,7 +89,7 @@ class Client:
             if cursor is None:
                 return
 
-    def upload(self, method: str, path: str, file: BinaryIO, size: int, **query: Any) -> Any:
+    def upload(self, method: str, path: str, file: IO[bytes], size: int, **query: Any) -> Any:
         """Return the answer to a stream of bytes that is sent as it is read."""
         headers = {"Content-Type": "application/gzip", "Content-Length": str(size)}
         connection = self._connect(TIMEOUT_S)
@@ -130,9 +134,7 @@ class Client:
             self._kept.close()
             self._kept = None
 
-    def _ask(
-        self, method: str, path: str, query: Query, body: Any, headers: dict[str, str]
-    ) -> Any:
+    def _ask(self, method: str, path: str, query: Query, body: Any, headers: dict[str, str]) -> Any:
         data = None
         if body is not None:
             data = json.dumps(body).encode()

@@ -62,7 +62,12 @@ class CliError(click.ClickException):
         super().__init__(message)
         self.fix = fix
         self.field = field
-        self.exit_code = int(code)
+        self.code = code
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click reads it, and keeps it on the class
+        """Return how the process ends."""
+        return int(self.code)
 
     def show(self, file: Any = None) -> None:
         """Write the error to standard error."""
@@ -86,7 +91,6 @@ class ApiError(CliError):
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         """Make the error that a problem document (RFC 9457) describes."""
         self.status = status
-        self.code = str(problem.get("code", "unknown"))
         self.problem = dict(problem)
         default = Exit.FAILED if status >= 500 else Exit.REFUSED
         super().__init__(

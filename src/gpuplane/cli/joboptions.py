@@ -11,10 +11,9 @@ import click
 
 from gpuplane.cli.parameters import DURATION, GIB, INSTANT, PAIR
 
-WHAT, NEEDS, COPIES, WHERE, WHEN, RANK, AGAIN, MONEY, SOURCE, SIMULATED = (
-    "What runs", "What it needs", "How many", "Where", "When", "Priority", "Failures", "Money and "
-    "labels", "Source", "On a simulated cluster",
-)  # fmt: skip
+WHAT, NEEDS, COPIES, WHERE, WHEN = "What runs", "What it needs", "How many", "Where", "When"
+RANK, AGAIN, MONEY = "Priority", "Failures", "Money and labels"
+SOURCE, SIMULATED = "Source", "On a simulated cluster"
 CLIENT = "This command"
 
 CPUS = 1.0

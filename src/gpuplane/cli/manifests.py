@@ -115,10 +115,10 @@ def _document(value: Any, place: str, folder: Path, kinds: Sequence[str]) -> Doc
     if value.get("apiVersion") != API_VERSION:
         raise CliError(f"apiVersion is {value.get('apiVersion')!r}.", field=place,
                        fix=f"Write apiVersion: {API_VERSION}.", code=Exit.USAGE)  # fmt: skip
-    kind = value.get("kind")
+    kind = str(value.get("kind"))
     if kind not in kinds:
         raise CliError(f"There is no kind {kind!r}.", field=place,
-                       fix=nearest(str(kind), kinds), code=Exit.USAGE)  # fmt: skip
+                       fix=nearest(kind, kinds), code=Exit.USAGE)  # fmt: skip
     metadata, spec = value.get("metadata"), value.get("spec")
     if spec is None:
         spec = {}
@@ -151,9 +151,8 @@ def _loader(yaml: Any) -> Any:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             for at, key in enumerate(keys):
                 if key in keys[:at]:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key!r} stands there twice", node.value[at][0].start_mark
-                    )
+                    mark, problem = node.value[at][0].start_mark, f"the key {key!r} stands twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, mark)
             return dict(super().construct_mapping(node, deep))
 
     # The API takes instants as text; a YAML timestamp would become a date without its zone.

@@ -140,9 +140,7 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
             click.echo(" " * (width + 3) + line)
 
 
-def show_one(
-    value: dict[str, Any], fields: Iterable[tuple[str, object]], output: Output
-) -> None:
+def show_one(value: dict[str, Any], fields: Iterable[tuple[str, object]], output: Output) -> None:
     """Write one thing: its fields for people, all of it for programs."""
     if output.is_data:
         show_data(value, output)
@@ -184,9 +182,9 @@ def _print(table: Any) -> None:
     if sys.stdout.isatty():
         Console(highlight=False, no_color=not has_colour()).print(table)
         return
-    console = Console(file=io.StringIO(), width=PLAIN_WIDTH, highlight=False, no_color=True)
-    console.print(table)
-    for line in console.file.getvalue().splitlines():
+    text = io.StringIO()
+    Console(file=text, width=PLAIN_WIDTH, highlight=False, no_color=True).print(table)
+    for line in text.getvalue().splitlines():
         click.echo(line.rstrip())
 
 

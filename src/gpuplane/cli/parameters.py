@@ -8,14 +8,12 @@ import click
 from gpuplane.cli.words import parse_duration, parse_gib, parse_instant
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType[int]):
     """Seconds written as `90`, `15m` or `2h30m`."""
 
     name = "duration"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return seconds."""
         if isinstance(value, int):
             return value
@@ -25,14 +23,12 @@ class DurationType(click.ParamType):
             self.fail(f"{value!r} is no duration; write it like 90s, 15m or 2h30m.", param, ctx)
 
 
-class InstantType(click.ParamType):
+class InstantType(click.ParamType[str]):
     """An instant written as a date and time, or as a distance from now such as `+2h`."""
 
     name = "instant"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return RFC 3339."""
         try:
             return parse_instant(value)
@@ -42,7 +38,7 @@ class InstantType(click.ParamType):
             )
 
 
-class GibType(click.ParamType):
+class GibType(click.ParamType[float]):
     """Memory written as `8G`, `512M` or a number of GiB."""
 
     name = "size"
@@ -59,7 +55,7 @@ class GibType(click.ParamType):
             self.fail(f"{value!r} is no size; write it like 8G, 512M or 1.5T.", param, ctx)
 
 
-class PairType(click.ParamType):
+class PairType(click.ParamType[tuple[str, str]]):
     """A name and a value written as `NAME=VALUE`."""
 
     name = "name=value"

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import CliError, Exit
@@ -37,7 +37,7 @@ class Snapshot:
     digest: str
     size_bytes: int
     file_count: int
-    archive: IO[bytes]
+    archive: "tempfile.SpooledTemporaryFile[bytes]"
 
 
 def pack(folder: Path, *, max_bytes: int = MAX_BYTES) -> Snapshot:
@@ -46,7 +46,7 @@ def pack(folder: Path, *, max_bytes: int = MAX_BYTES) -> Snapshot:
     Raises:
         CliError: If it is too large, or a link points out of it.
     """
-    archive: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - handed on
+    archive = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - handed on
     count = 0
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=archive, compresslevel=_LEVEL, mtime=0) as z,

@@ -40,8 +40,15 @@ SIGNS = {
 
 
 @click.command()
-@click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE",
-              help="A file of YAML documents, a folder of such files, or - for standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="A file of YAML documents, a folder of such files, or - for standard input.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show the difference and leave.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text",

@@ -1,4 +1,4 @@
-"""`gpuplane demo`: fill the simulated cluster, so that queue and timeline have something to show."""
+"""`gpuplane demo`: fill the simulated cluster, so that there is something to look at."""
 
 from typing import Any
 
@@ -14,14 +14,12 @@ from gpuplane.cli.progress import track
 SIZES = {"small": 40, "medium": 80, "large": 300}
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """`small`, `medium`, `large` or a number of jobs."""
 
     name = "size"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of jobs."""
         if value in SIZES:
             return SIZES[value]
@@ -31,8 +29,13 @@ class Size(click.ParamType):
 
 
 @click.command()
-@click.option("--size", type=Size(), default="medium", show_default=True,
-              help="small (40), medium (80), large (300) or a number of jobs.")
+@click.option(
+    "--size",
+    type=Size(),
+    default="medium",
+    show_default=True,
+    help="small (40), medium (80), large (300) or a number of jobs.",
+)
 @click.option("--no-quotas", is_flag=True, help="Leave the quotas of the cluster as they are.")
 @click.option("--stop", is_flag=True, help="Cancel what is left of the demo, and leave.")
 def demo(size: int, *, no_quotas: bool, stop: bool) -> None:
@@ -50,7 +53,7 @@ def demo(size: int, *, no_quotas: bool, stop: bool) -> None:
     if not no_quotas:
         _ensure_quotas(client)
     jobs = backlog(size, round_number)
-    made = {}
+    made: dict[str, str] = {}
     for job in track(jobs, len(jobs), "jobs of the demo"):
         made[job.name] = _submit(client, job, tenants[job.tenant], made)
     _tell(client, round_number)
@@ -85,12 +88,12 @@ def _ensure_tenants(client: Client) -> dict[str, str]:
 def _ensure_quotas(client: Client) -> None:
     """Give each tenant a queue with a quota; whoever has none keeps an open one."""
     path = f"/clusters/{CLUSTER}"
-    known = {row["name"] for row in client.get(f"{path}/quotas")["items"] if not row["isDefault"]}
+    known = {row["name"] for row in client.rows(f"{path}/quotas") if not row["isDefault"]}
     if "default" not in known:
         if known:
             return  # somebody declared queues of their own here: theirs stay as they are
         client.post(f"{path}/quotas", {"name": "default", "coversEverything": True})
-    doors = {(row["tenant"], row["name"]) for row in client.get(f"{path}/queues")["items"]}
+    doors = {(row["tenant"], row["name"]) for row in client.rows(f"{path}/queues")}
     for tenant in TENANTS:
         if tenant.name not in known:
             client.post(f"{path}/quotas", {"name": tenant.name, **quota_body(tenant)})

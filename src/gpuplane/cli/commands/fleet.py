@@ -17,7 +17,7 @@ BAR = 20
 def fleet(cluster: str | None, output: Output) -> None:
     """Show GPUs by model: total, in use, reserved, down, free, and when more will be free."""
     client = Client()
-    names = [cluster] if cluster else [each["name"] for each in client.items("/clusters")]
+    names = [cluster] if cluster else [each["name"] for each in client.rows("/clusters")]
     found = [client.get(f"/clusters/{segment(name)}/resources") for name in names]
     if output.is_data:
         show_data({"items": found}, output)
@@ -43,7 +43,10 @@ def _bar(row: dict[str, Any]) -> str:
 
 def _next(row: dict[str, Any]) -> str:
     later = next((each for each in row["forecast"] if each["free"] > row["free"]), None)
-    return "" if later is None else f"{later['free']} {when(later['at'])}"
+    if later is None:
+        return ""
+    at = str(later["at"])
+    return f"{later['free']} {when(at)}"
 
 
 COLUMNS = (

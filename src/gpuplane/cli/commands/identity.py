@@ -141,7 +141,7 @@ def show_project(project: str, output: Output) -> None:
     found = client.get(f"/projects/{project_id(client, project)}")
     affinities = client.get(f"/projects/{found['id']}/clusters")
     found["clusters"] = {word: affinities[word] for word in ("required", "preferred", "excluded")}
-    names = {each["id"]: each["name"] for each in client.items("/clusters")}
+    names = {each["id"]: each["name"] for each in client.rows("/clusters")}
     shown = [
         (f"{word} clusters", [names.get(each, each) for each in ids])
         for word, ids in found["clusters"].items()
@@ -186,10 +186,9 @@ def change_project(
         client.patch(address, {"display_name": display_name})
     named = {"required": require, "preferred": prefer, "excluded": exclude}
     if any(named.values()) or any_cluster:
-        rows = list(client.items("/clusters"))
+        rows = client.rows("/clusters")
         body = {
-            word: [pick(rows, key, "cluster")["id"] for key in keys]
-            for word, keys in named.items()
+            word: [pick(rows, key, "cluster")["id"] for key in keys] for word, keys in named.items()
         }
         client.put(f"{address}/clusters", body)
     click.echo(f"{project} changed")

@@ -331,9 +331,7 @@ def schedule(job: str, output: Output) -> None:
 
 @jobs.command()
 @click.argument("job")
-@click.argument(
-    "priority", type=click.Choice(["critical", "high", "normal", "low", "spot"])
-)
+@click.argument("priority", type=click.Choice(["critical", "high", "normal", "low", "spot"]))
 def priority(job: str, priority: str) -> None:
     """Give a job another priority class."""
     client = Client()

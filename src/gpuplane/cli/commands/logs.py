@@ -43,7 +43,9 @@ def logs(
     if found["simulated"]:
         note(paint("simulated: this log was described, nothing was executed", "dim", err=True))
     if follow:
-        Follower(client, found, lambda line: note(paint(f"gpuplane: {line}", "dim", err=True))).run()
+        Follower(
+            client, found, lambda line: note(paint(f"gpuplane: {line}", "dim", err=True))
+        ).run()
         return
     if only is None and rank is None and attempt is None and tail is None and _is_over(found):
         follow_log(client, found, LogWriter(sys.stdout.buffer, sys.stderr.buffer,

@@ -21,7 +21,7 @@ def prices() -> None:
 def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
     """List prices with their history."""
     client = Client()
-    names = {each["id"]: each["name"] for each in client.items("/clusters")}
+    names = {each["id"]: each["name"] for each in client.rows("/clusters")}
     columns = (
         Column("ITEM", lambda row: model_text(row["item"]) if row["unit"] == "GPU-hour"
                else row["item"]),

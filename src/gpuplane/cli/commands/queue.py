@@ -4,25 +4,31 @@ from typing import Any
 
 import click
 
-from gpuplane.cli.client import Client
-from gpuplane.cli.errors import ApiError
-from gpuplane.cli.output import Column, Output, note, output_option, show_rows
-from gpuplane.cli.words import age, gpus_text, short_id, when
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.output import Column, Output, output_option, show_rows
+from gpuplane.cli.words import age, gpus_text, instant_of, now, short_id, when
 
 WAITING = ("queued", "pending", "preempted")
-PLACED = 40
-"""Rows whose place is asked for; each is a forecast of its own."""
+ORDER = ("critical", "high", "normal", "low", "spot")
+
+
+def _starts(row: dict[str, Any]) -> str:
+    instant = instant_of(row["estimated_start"])
+    if instant is None:
+        return "unknown"
+    return "any moment" if instant <= now() else when(row["estimated_start"])
+
 
 COLUMNS = (
-    Column("POS", lambda row: row["position"] or "", right=True),
+    Column("POS", lambda row: row["position"], right=True),
     Column("NAME", lambda row: row["name"]),
     Column("STATUS", lambda row: row["status"], status=True),
     Column("PRIORITY", lambda row: row["priority"]),
     Column("GPUS", gpus_text),
-    Column("CLUSTER", lambda row: row["schedule_cluster"] or row["cluster"] or ""),
+    Column("CLUSTER", lambda row: row["cluster"] or ""),
     Column("PROJECT", lambda row: f"{row['tenant']}/{row['project']}"),
     Column("WAITS", lambda row: age(row["queued_at"] or row["created_at"]), right=True),
-    Column("STARTS", lambda row: when(row["eta"]) or "unknown"),
+    Column("STARTS", _starts),
     Column("REASON", lambda row: row["reason"]),
     Column("QUEUE", lambda row: row["queue"], wide=True),
     Column("MESSAGE", lambda row: row["status_message"], wide=True),
@@ -33,37 +39,59 @@ COLUMNS = (
 @click.command()
 @click.option("--cluster", help="Only of this cluster.")
 @click.option("--queue", "name", help="Only of CLUSTER/QUEUE.")
+@click.option(
+    "--forecast/--no-forecast",
+    default=None,
+    help="Forecast the starts anew; done when none is known, and takes some seconds.",
+)
 @click.option("-n", "--limit", type=click.IntRange(1), default=200, show_default=True,
               help="Rows at most.")  # fmt: skip
 @output_option
-def queue(cluster: str | None, name: str | None, limit: int, output: Output) -> None:
-    """Show who waits, in which place, for what, and until when by estimate."""
+def queue(
+    cluster: str | None, name: str | None, limit: int, output: Output, *, forecast: bool | None
+) -> None:
+    """Show who waits, in which place, for what, and until when by estimate.
+
+    POS counts the jobs that stand in line, by cluster, priority class and age. A job with a gate
+    before it (a dependency, an array's limit, a pause) is pending and has no place yet.
+    """
     client = Client()
     jobs = client.items(
         "/jobs", limit=limit, status=WAITING, cluster=cluster, queue=name, sort="created_at"
     )
-    rows = [{**job, "position": None, "eta": job["estimated_start"], "schedule_cluster": None}
-            for job in jobs]  # fmt: skip
-    _place(client, rows[:PLACED])
-    rows.sort(key=lambda row: (row["schedule_cluster"] or row["cluster"] or "~",
-                               row["position"] is None, row["position"] or 0))  # fmt: skip
+    rows = in_order([dict(job) for job in jobs])
+    if forecast is None:
+        forecast = bool(rows) and not any(row["estimated_start"] for row in rows)
+    if forecast:
+        _forecast(client, rows)
     show_rows(rows, COLUMNS, output, empty="Nobody waits.")
-    if len(rows) > PLACED and not output.is_data:
-        note(f"Places are shown for {PLACED} of {len(rows)}; `gpuplane jobs schedule JOB` has any.")
 
 
-def _place(client: Client, rows: list[dict[str, Any]]) -> None:
-    """Ask for each row's place and its start; the estimate in the list may be older."""
-    for row in rows:
-        try:
-            schedule = client.get(f"/jobs/{row['id']}/schedule")
-        except ApiError as error:
-            if error.status == 404:
-                continue  # it has gone meanwhile
-            if error.status >= 500:
-                note(f"gpuplane: places are not known just now ({error.message})")
-                return
-            raise
-        row["position"] = schedule["position"]
-        row["eta"] = schedule["estimated_start"] or row["eta"]
-        row["schedule_cluster"] = schedule["cluster"]
+def in_order(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return waiting jobs in their order with their `position`, counted for each cluster."""
+    jobs.sort(
+        key=lambda job: (
+            job["cluster"] or "",
+            job["status"] != "queued",
+            ORDER.index(job["priority"]),
+            job["queued_at"] or job["created_at"],
+            job["id"],
+        )
+    )
+    counts: dict[str, int] = {}
+    for job in jobs:
+        job["position"] = None
+        if job["status"] == "queued":
+            place = job["cluster"] or ""
+            counts[place] = counts.get(place, 0) + 1
+            job["position"] = counts[place]
+    return jobs
+
+
+def _forecast(client: Client, jobs: list[dict[str, Any]]) -> None:
+    for cluster in sorted({job["cluster"] for job in jobs if job["cluster"]}):
+        rows = client.get(f"/clusters/{segment(cluster)}/schedule")["rows"]
+        starts = {row["job_id"]: row["start"] for row in rows if row["is_estimate"]}
+        for job in jobs:
+            if job["cluster"] == cluster:
+                job["estimated_start"] = starts.get(job["id"])

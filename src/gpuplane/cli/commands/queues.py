@@ -49,7 +49,7 @@ def list_quotas(cluster: str, output: Output) -> None:
         Column("PREEMPTS", lambda row: row["preemption"].get("withinClusterQueue"), wide=True),
         Column("RECLAIMS", lambda row: row["preemption"].get("reclaimWithinCohort"), wide=True),
     )
-    show_rows(Client().get(_path(cluster, "quotas"))["items"], columns, output)
+    show_rows(Client().rows(_path(cluster, "quotas")), columns, output)
 
 
 @quotas.command("show")
@@ -59,7 +59,7 @@ def list_quotas(cluster: str, output: Output) -> None:
               show_default=True, help="How it is shown.")  # fmt: skip
 def show_quota(cluster: str, name: str, output: str) -> None:
     """Show one cluster queue as it is declared."""
-    found = pick(Client().get(_path(cluster, "quotas"))["items"], name, "quota")
+    found = pick(Client().rows(_path(cluster, "quotas")), name, "quota")
     show_data(found, Output(output))
 
 
@@ -90,8 +90,14 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
 @CLUSTER
 @click.argument("name")
 @click.option("--cohort", help="May borrow within this cohort.")
-@click.option("--gpu", "gpus", multiple=True, required=True, metavar="MODEL=COUNT[:BORROW[:LEND]]",
-              help="What it owns of a GPU model, may borrow and lends; repeatable.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    required=True,
+    metavar="MODEL=COUNT[:BORROW[:LEND]]",
+    help="What it owns of a GPU model, may borrow and lends; repeatable.",
+)
 @click.option("--weight", type=float, help="Under fair sharing.")
 @output_option
 def set_quota(
@@ -112,7 +118,7 @@ def set_quota(
     }
     if weight is not None:
         body["fairSharing"] = {"weight": weight}
-    known = [row["name"] for row in client.get(_path(cluster, "quotas"))["items"]
+    known = [row["name"] for row in client.rows(_path(cluster, "quotas"))
              if not row["isDefault"]]  # fmt: skip
     if name in known:
         found = client.put(_path(cluster, "quotas", name), body)
@@ -165,7 +171,7 @@ def list_queues(cluster: str, output: Output) -> None:
         Column("LIMITS", lambda row: [f"{each['flavor']}:{each['resource'].rpartition('/')[2]}"
                                       f"={each['limit']}" for each in row["limits"]]),
     )  # fmt: skip
-    rows = Client().get(_path(cluster, "queues"))["items"]
+    rows = Client().rows(_path(cluster, "queues"))
     show_rows(rows, columns, output, empty="No local queue is declared.")
 
 
@@ -175,13 +181,11 @@ def list_queues(cluster: str, output: Output) -> None:
 @click.option("--tenant", required=True, help="Whose door it is.")
 @click.option("--leads-to", required=True, metavar="CLUSTERQUEUE", help="Where it leads.")
 @click.option("--type", "types", multiple=True, help="Only service, batch or training; repeatable.")
-def set_queue(
-    cluster: str, name: str, tenant: str, leads_to: str, types: tuple[str, ...]
-) -> None:
+def set_queue(cluster: str, name: str, tenant: str, leads_to: str, types: tuple[str, ...]) -> None:
     """Open a tenant's door to a cluster queue, or lead it elsewhere."""
     client = Client()
     body = {"tenant": tenant, "clusterQueue": leads_to, "jobTypes": list(types)}
-    rows = client.get(_path(cluster, "queues"))["items"]
+    rows = client.rows(_path(cluster, "queues"))
     if any(row["name"] == name and tenant in (row["tenant"], row["tenantId"]) for row in rows):
         client.put(_path(cluster, "queues", name), body)
     else:
@@ -219,7 +223,7 @@ def list_cohorts(cluster: str, output: Output) -> None:
         Column("OWNS", _groups),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
     )
-    rows = Client().get(_path(cluster, "cohorts"))["items"]
+    rows = Client().rows(_path(cluster, "cohorts"))
     show_rows(rows, columns, output, empty="No cohort is declared or named.")
 
 
@@ -227,8 +231,13 @@ def list_cohorts(cluster: str, output: Output) -> None:
 @CLUSTER
 @click.argument("name")
 @click.option("--parent", help="The cohort above it.")
-@click.option("--member", "members", multiple=True, metavar="CLUSTERQUEUE",
-              help="Exactly these are in it; repeatable.")
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="CLUSTERQUEUE",
+    help="Exactly these are in it; repeatable.",
+)
 @click.option("--weight", type=float, help="Under fair sharing.")
 def set_cohort(
     cluster: str, name: str, parent: str | None, members: tuple[str, ...], weight: float | None
@@ -238,7 +247,7 @@ def set_cohort(
     body: dict[str, Any] = {"parent": parent, "members": list(members) or None}
     if weight is not None:
         body["fairSharing"] = {"weight": weight}
-    rows = client.get(_path(cluster, "cohorts"))["items"]
+    rows = client.rows(_path(cluster, "cohorts"))
     if any(row["name"] == name and row["isDeclared"] for row in rows):
         client.put(_path(cluster, "cohorts", name), body)
     else:

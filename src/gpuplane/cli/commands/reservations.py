@@ -57,8 +57,12 @@ def show_reservation(reservation: str, output: Output) -> None:
 @click.option("--to", "end", type=INSTANT, required=True, help="When it ends (or +5h).")
 @click.option("-p", "--project", help="For this project; yours unless given.")
 @click.option("--name", default="", help="For people.")
-@click.option("--charge-unused/--free-unused", default=True, show_default=True,
-              help="Whether reserved time that no job uses is paid for.")
+@click.option(
+    "--charge-unused/--free-unused",
+    default=True,
+    show_default=True,
+    help="Whether reserved time that no job uses is paid for.",
+)
 @output_option
 def create_reservation(
     cluster: str,

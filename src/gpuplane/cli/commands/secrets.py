@@ -1,6 +1,7 @@
 """Secrets: values go in and never come out; jobs name them."""
 
 import sys
+from typing import IO
 
 import click
 
@@ -45,7 +46,7 @@ def list_secrets(project: str | None, output: Output) -> None:
 @click.argument("name")
 @click.option("--from-file", type=click.File(), help="Read the value from a file; - is stdin.")
 @PROJECT
-def set_secret(name: str, from_file: click.utils.LazyFile | None, project: str | None) -> None:
+def set_secret(name: str, from_file: IO[str] | None, project: str | None) -> None:
     """Create a secret or give it a new value, read from a prompt, a pipe or a file.
 
     There is no option for the value itself: arguments are seen by everybody on the machine.
@@ -73,7 +74,7 @@ def delete_secret(name: str, project: str | None) -> None:
     click.echo(f"{name} deleted")
 
 
-def _value(file: click.utils.LazyFile | None) -> str:
+def _value(file: IO[str] | None) -> str:
     if file is not None:
         text = str(file.read())
     elif sys.stdin.isatty():

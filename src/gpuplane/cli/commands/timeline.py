@@ -28,13 +28,24 @@ DEVICE_MARKS = {"free": ("·", "dim"), "down": ("x", "red"), "reserved": ("r", "
 
 @click.command()
 @click.argument("cluster", required=False)
-@click.option("--by", type=click.Choice(["job", "gpu"]), default="job", show_default=True,
-              help="One line a job with what is expected, or one a GPU with what it did.")
+@click.option(
+    "--by",
+    type=click.Choice(["job", "gpu"]),
+    default="job",
+    show_default=True,
+    help="One line a job with what is expected, or one a GPU with what it did.",
+)
 @click.option("--from", "since", type=INSTANT, help="Left edge (or -2h).")
 @click.option("--to", "until", type=INSTANT, help="Right edge (or +2h).")
 @click.option("--node", help="Only GPUs of this node (with --by gpu).")
-@click.option("-n", "--limit", type=click.IntRange(1), default=60, show_default=True,
-              help="Lines at most, of each cluster.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    help="Lines at most, of each cluster.",
+)
 @output_option
 def timeline(
     cluster: str | None,
@@ -50,7 +61,7 @@ def timeline(
     Without CLUSTER every cluster with something to show is drawn.
     """
     client = Client()
-    names = [cluster] if cluster else [each["name"] for each in client.items("/clusters")]
+    names = [cluster] if cluster else [each["name"] for each in client.rows("/clusters")]
     if output.is_data:
         found = [_load(client, name, by, since, until) for name in names]
         show_data(found[0] if cluster else {"items": found}, output)
@@ -141,9 +152,7 @@ def _gpu_lines(answer: dict[str, Any], node: str | None) -> list[Line]:
         for each in devices
         if node or any(part["state"] != "free" for part in each["intervals"])
     ]
-    keys = [
-        _holder(part) for each in used for part in each["intervals"] if part["shares"]
-    ]
+    keys = [_holder(part) for each in used for part in each["intervals"] if part["shares"]]
     marks = letters(keys)
     styles = {key: COLOURS[at % len(COLOURS)] for at, key in enumerate(marks)}
     lines = [
@@ -154,13 +163,13 @@ def _gpu_lines(answer: dict[str, Any], node: str | None) -> list[Line]:
         for each in used
     ]
     if marks:
-        note("  ".join(paint(f"{mark} {key}", styles[key], err=True) for key, mark in marks.items()))
+        note(
+            "  ".join(paint(f"{mark} {key}", styles[key], err=True) for key, mark in marks.items())
+        )
     return lines
 
 
-def _device_span(
-    part: dict[str, Any], right: float, marks: Any, styles: dict[str, str]
-) -> Span:
+def _device_span(part: dict[str, Any], right: float, marks: Any, styles: dict[str, str]) -> Span:
     start = _seconds(part["from_at"])
     end = _seconds(part["to_at"]) if part["to_at"] else right
     if part["state"] in DEVICE_MARKS:

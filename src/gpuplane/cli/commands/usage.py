@@ -27,8 +27,14 @@ GROUPS = (
 
 
 @click.command()
-@click.option("--by", "groups", multiple=True, default=("project",), show_default=True,
-              help=f"Group by {', '.join(GROUPS)} or label:KEY; repeatable.")
+@click.option(
+    "--by",
+    "groups",
+    multiple=True,
+    default=("project",),
+    show_default=True,
+    help=f"Group by {', '.join(GROUPS)} or label:KEY; repeatable.",
+)
 @click.option("--from", "start", type=INSTANT, help="Start (or -7d); 30 days ago unless given.")
 @click.option("--to", "end", type=INSTANT, help="End; now unless given.")
 @click.option("--cluster", help="Only on this cluster.")
@@ -92,9 +98,7 @@ def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) ->
     ):
         rows = [row for row in used["rows"] if row["simulated"] is simulated]
         if rows:
-            gpu = sum(
-                row["gpu_busy_s"] + row["gpu_idle_s"] + row["gpu_reserved_s"] for row in rows
-            )
+            gpu = sum(row["gpu_busy_s"] + row["gpu_idle_s"] + row["gpu_reserved_s"] for row in rows)
             cores = sum(row["cpu_core_s"] for row in rows)
             click.echo(
                 f"{paint(title, 'bold')}: {_hours(gpu)} GPU-hours, {_hours(cores)} core-hours, "

@@ -1,5 +1,6 @@
 """`gpuplane why`: the dominant reason, the counts per filter, the smallest change."""
 
+import sys
 from typing import Any
 
 import click
@@ -21,22 +22,38 @@ def why(job: str, output: Output, *, change: bool) -> None:
     """Say why a job stands where it stands, and what would change it."""
     client = Client()
     found = find_job(client, job)
-    answer = _ask(client, found["id"], change=change)
+    path = f"/jobs/{found['id']}/why"
     if output.is_data:
-        show_data(answer, output)
+        show_data(client.get(path, change=change or None), output)
         return
+    answer = client.get(path)
     _show(found, answer)
+    if change and answer["status"] in ("queued", "preempted"):
+        _show_change(client, path, answer)
+    elif answer["fix"]:
+        click.echo(f"\nwhat to do: {answer['fix']}")
 
 
-def _ask(client: Client, job_id: str, *, change: bool) -> dict[str, Any]:
+def _show_change(client: Client, path: str, known: dict[str, Any]) -> None:
+    """Look for the smallest change; that takes longer, so the reason is shown before."""
+    if sys.stderr.isatty():
+        click.echo(paint("looking for the smallest change …", "dim", err=True), err=True)
     try:
-        answer: dict[str, Any] = client.get(f"/jobs/{job_id}/why", change=change or None)
+        answer = client.get(path, change=True)
     except ApiError as error:
-        if not change or error.status < 500:
+        if error.status < 500:
             raise
         note(f"gpuplane: the smallest change is not known just now ({error.message})")
-        answer = client.get(f"/jobs/{job_id}/why")
-    return answer
+        answer = known
+    if answer["counts"] != known["counts"]:
+        _show_counts(answer)
+    if answer["change"]:
+        smallest = answer["change"]
+        sentence = paint(smallest["sentence"], "bold")
+        click.echo(f"\nsmallest change that would start it now: {sentence}")
+        click.echo(f"  {smallest['field']} = {smallest['value']}")
+    if answer["fix"]:
+        click.echo(f"\nwhat to do: {answer['fix']}")
 
 
 def _show(job: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -49,17 +66,16 @@ def _show(job: dict[str, Any], answer: dict[str, Any]) -> None:
     for line in answer["explanation"]:
         if line != answer["sentence"]:
             click.echo(f"  {line}")
+    _show_counts(answer)
+
+
+def _show_counts(answer: dict[str, Any]) -> None:
     counts = [each for each in answer["counts"] if each["nodes"]]
-    if counts:
-        click.echo("\nnodes, by the filter that refused them:")
-        most = max(each["nodes"] for each in counts)
-        width = max(len(each["word"]) for each in counts)
-        for each in sorted(counts, key=lambda one: (-one["nodes"], one["word"])):
-            bar = "█" * max(1, round(BAR * each["nodes"] / most))
-            click.echo(f"  {each['word']:<{width}}  {each['nodes']:>5}  {paint(bar, 'yellow')}")
-    if answer["change"]:
-        change = answer["change"]
-        click.echo(f"\nsmallest change that would start it now: {paint(change['sentence'], 'bold')}")
-        click.echo(f"  {change['field']} = {change['value']}")
-    if answer["fix"]:
-        click.echo(f"\nwhat to do: {answer['fix']}")
+    if not counts:
+        return
+    click.echo("\nnodes, by the filter that refused them:")
+    most = max(each["nodes"] for each in counts)
+    width = max(len(each["word"]) for each in counts)
+    for each in sorted(counts, key=lambda one: (-one["nodes"], one["word"])):
+        bar = "█" * max(1, round(BAR * each["nodes"] / most))
+        click.echo(f"  {each['word']:<{width}}  {each['nodes']:>5}  {paint(bar, 'yellow')}")

@@ -14,7 +14,7 @@ from typing import Any
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import ApiError
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of
-from gpuplane.cli.lookups import OVER, find_job, is_uuid
+from gpuplane.cli.lookups import OVER, find_job, find_one, is_uuid
 from gpuplane.cli.manifests import Document
 from gpuplane.cli.plans import plan_lines
 
@@ -74,9 +74,8 @@ def _body(client: Client, document: Document) -> dict[str, Any]:
     if "project" not in body and client.target.project:
         body["project"] = client.target.project
     if "tenant" in document.metadata:
-        from gpuplane.cli.lookups import find_one
-
-        body["tenant_id"] = find_one(client, "/tenants", document.metadata["tenant"], "tenant")["id"]
+        tenant = str(document.metadata["tenant"])
+        body["tenant_id"] = find_one(client, "/tenants", tenant, "tenant")["id"]
     return body
 
 

@@ -19,7 +19,7 @@ def plan_price(client: Client, document: Document, others: object) -> Change:
     document.check_metadata()
     wanted = _wanted(document, PRICE_FIELDS, ("item", "price"))
     current = _current_price(client, wanted)
-    compared = {name: wanted[name] for name in ("price", "currency") if name in wanted}
+    compared = {name: each for name, each in wanted.items() if name in ("price", "currency")}
     if current is None:
         return Change(document, Action.CREATE, (), lambda: _set_price(client, wanted))
     differ = differences_of(compared, current)
@@ -47,9 +47,7 @@ def plan_reservation(client: Client, document: Document, others: object) -> Chan
                   lambda: _reserve_again(client, document, rows[0]["id"], wanted))  # fmt: skip
 
 
-def _wanted(
-    document: Document, fields: tuple[str, ...], needed: tuple[str, ...]
-) -> dict[str, Any]:
+def _wanted(document: Document, fields: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, Any]:
     for name in document.spec:
         if name not in fields:
             raise document.error(f"There is no field {name!r} here.", field=f"spec.{name}",
@@ -90,9 +88,7 @@ def _reserve(client: Client, document: Document, wanted: dict[str, Any]) -> str:
     return f"reserved, {client.post('/capacity/reservations', body)['id']}"
 
 
-def _reserve_again(
-    client: Client, document: Document, old_id: str, wanted: dict[str, Any]
-) -> str:
+def _reserve_again(client: Client, document: Document, old_id: str, wanted: dict[str, Any]) -> str:
     # The old one first: it holds the very GPUs that the new one asks for.
     client.delete(f"/capacity/reservations/{old_id}")
     try:

@@ -68,7 +68,8 @@ def _find(client: Client, path: str, name: str, **query: Any) -> dict[str, Any] 
 def _find_project(client: Client, document: Document) -> dict[str, Any] | None:
     tenant = document.metadata.get("tenant")
     if tenant is None:
-        return _find(client, "/projects", document.name, tenant_id=client.get("/whoami")["tenant_id"])
+        own = client.get("/whoami")["tenant_id"]
+        return _find(client, "/projects", document.name, tenant_id=own)
     owner = _find(client, "/tenants", tenant)
     if owner is None:
         return None  # it is made first, from a manifest before this one
@@ -76,7 +77,7 @@ def _find_project(client: Client, document: Document) -> dict[str, Any] | None:
 
 
 def _affinities(client: Client, clusters: dict[str, Any]) -> dict[str, list[str]]:
-    rows = list(client.items("/clusters"))
+    rows = client.rows("/clusters")
     return {
         word: [pick(rows, str(key), "cluster")["id"] for key in clusters.get(word) or []]
         for word in AFFINITIES

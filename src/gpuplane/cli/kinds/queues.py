@@ -1,4 +1,7 @@
-"""Kinds ClusterQueue, LocalQueue and Cohort, in Kueue's field names; `metadata.cluster` says where."""
+"""Kinds ClusterQueue, LocalQueue and Cohort, in Kueue's field names.
+
+`metadata.cluster` says where.
+"""
 
 from typing import Any
 
@@ -37,7 +40,7 @@ def plan_local_queue(client: Client, document: Document, others: object) -> Chan
 
 
 def _rows(client: Client, document: Document, list_name: str) -> list[dict[str, Any]]:
-    return list(client.get(_path(document, list_name))["items"])
+    return list(client.rows(_path(document, list_name)))
 
 
 def _path(document: Document, list_name: str) -> str:

@@ -1,0 +1,158 @@
+"""Nodes: look, cordon, drain, uncordon."""
+
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.lazy import NearestGroup
+from gpuplane.cli.lookups import pick
+from gpuplane.cli.output import (
+    Column,
+    Output,
+    output_option,
+    paint,
+    show_data,
+    show_fields,
+    show_rows,
+)
+from gpuplane.cli.parameters import DURATION
+from gpuplane.cli.words import model_text
+
+CLUSTER = click.option("--cluster", help="On which cluster; every cluster unless given.")
+DRAIN_WAIT_S = 300
+
+
+@click.group(cls=NearestGroup)
+def nodes() -> None:
+    """Nodes. NODE is a name, an id or a unique part of either."""
+
+
+def _state(row: dict[str, Any]) -> str:
+    if not row["present"]:
+        return "gone"
+    if not row["ready"]:
+        return "down"
+    if row["draining"]:
+        return "draining"
+    return "cordoned" if row["cordoned"] else "ready"
+
+
+def _gpus(row: dict[str, Any]) -> str:
+    counts: dict[str, int] = {}
+    for gpu in row["gpus"]:
+        model = model_text(gpu["gpu_type"])
+        counts[model] = counts.get(model, 0) + 1
+    return ", ".join(f"{count} {model}" for model, count in counts.items())
+
+
+def _rows(client: Client, cluster: str | None) -> list[dict[str, Any]]:
+    names = [cluster] if cluster else [each["name"] for each in client.rows("/clusters")]
+    return [
+        {**row, "cluster": name}
+        for name in names
+        for row in client.rows(f"/clusters/{segment(name)}/nodes")
+    ]
+
+
+@nodes.command("ls")
+@CLUSTER
+@output_option
+def list_nodes(cluster: str | None, output: Output) -> None:
+    """List nodes."""
+    columns = (
+        Column("CLUSTER", lambda row: row["cluster"]),
+        Column("NAME", lambda row: row["name"]),
+        Column("STATE", _state, status=True),
+        Column("GPUS", _gpus),
+        Column("CORES", lambda row: row["cpu_cores"], right=True),
+        Column("GIB", lambda row: f"{row['memory_gb']:.0f}", right=True),
+        Column("RACK", lambda row: row["rack"]),
+        Column("TOPOLOGY", lambda row: (row["topology"] or "").splitlines()[:1], wide=True),
+        Column("FABRIC", lambda row: row["rdma_fabric"], wide=True),
+        Column("LABELS", lambda row: row["labels"], wide=True),
+        Column("MESSAGE", lambda row: row["message"]),
+    )
+    show_rows(_rows(Client(), cluster), columns, output)
+
+
+@nodes.command("show")
+@click.argument("node")
+@CLUSTER
+@output_option
+def show_node(node: str, cluster: str | None, output: Output) -> None:
+    """Show one node and its GPUs."""
+    row = pick(_rows(Client(), cluster), node, "node")
+    if output.is_data:
+        show_data(row, output)
+        return
+    show_fields(
+        [
+            ("name", row["name"]),
+            ("cluster", row["cluster"]),
+            ("state", _state(row)),
+            ("message", row["message"]),
+            ("cores", row["cpu_cores"]),
+            ("memory", f"{row['memory_gb']:g} GiB"),
+            ("rack", row["rack"]),
+            ("RDMA fabric", row["rdma_fabric"]),
+            ("labels", row["labels"]),
+            ("taints", [f"{t['key']}={t['value']}:{t['effect']}" for t in row["taints"]]),
+            ("topology", row["topology"]),
+        ]
+    )
+    if not row["gpus"]:
+        return
+    click.echo(paint("\nGPUs", "bold"))
+    columns = (
+        Column("INDEX", lambda gpu: gpu["index"], right=True),
+        Column("MODEL", lambda gpu: model_text(gpu["gpu_type"])),
+        Column("GIB", lambda gpu: f"{gpu['memory_gb']:.0f}", right=True),
+        Column("HEALTHY", lambda gpu: gpu["healthy"]),
+        Column(
+            "MIG", lambda gpu: gpu["mig_instances"] or ("enabled" if gpu["mig_enabled"] else "")
+        ),
+        Column("MESSAGE", lambda gpu: gpu["message"]),
+        Column("UUID", lambda gpu: gpu["gpu_id"]),
+    )
+    show_rows(row["gpus"], columns, Output.TABLE)
+
+
+def _do(node: str, cluster: str | None, verb: str, body: Any = None) -> dict[str, Any]:
+    client = Client()
+    row = pick(_rows(client, cluster), node, "node")
+    path = f"/clusters/{segment(row['cluster'])}/nodes/{segment(row['name'])}/{verb}"
+    return dict(client.post(path, body))
+
+
+@nodes.command("cordon")
+@click.argument("node")
+@CLUSTER
+def cordon(node: str, cluster: str | None) -> None:
+    """Let nothing new start on a node; what runs goes on."""
+    click.echo(f"{_do(node, cluster, 'cordon')['name']} is cordoned")
+
+
+@nodes.command("uncordon")
+@click.argument("node")
+@CLUSTER
+def uncordon(node: str, cluster: str | None) -> None:
+    """Let new work start on a node again."""
+    click.echo(f"{_do(node, cluster, 'uncordon')['name']} takes work again")
+
+
+@nodes.command("drain")
+@click.argument("node")
+@CLUSTER
+@click.option(
+    "--wait",
+    "wait_s",
+    type=DURATION,
+    default=DRAIN_WAIT_S,
+    show_default="5m",
+    help="How long work gets to write a checkpoint or end before it is moved.",
+)
+def drain(node: str, cluster: str | None, wait_s: int) -> None:
+    """Cordon a node, ask its work for checkpoints, and move it elsewhere."""
+    found = _do(node, cluster, "drain", {"wait_s": wait_s})
+    click.echo(f"{found['name']} drains; its work is moved within {found['drain_wait_s']} s")

@@ -175,6 +175,44 @@ def _reservation_body(world: World, owner: Person) -> dict[str, Any]:
     }
 
 
+async def _window(world: World, _: Person) -> str:
+    body = _window_body(world, world.admin)
+    return str((await world.post(world.admin, "/clusters/demo/maintenance-windows", body))["id"])
+
+
+def _window_body(world: World, _: Person) -> dict[str, Any]:
+    start = world.server.clock.now_ms() + 86_400_000 * next(world.numbers)
+    return {
+        "start": instant_to_text(start),
+        "end": instant_to_text(start + 60_000),
+        "reason": "a new cable",
+    }
+
+
+async def _node(world: World, _: Person) -> str:
+    listed = await world.client(world.admin.token).get(f"{PREFIX}/clusters/demo/nodes")
+    return str(listed.json()["items"][0]["name"])
+
+
+async def _quota(world: World, _: Person) -> str:
+    body = {"name": world.name()}
+    return str((await world.post(world.admin, "/clusters/demo/quotas", body))["name"])
+
+
+async def _cohort(world: World, _: Person) -> str:
+    body = {"name": world.name()}
+    return str((await world.post(world.admin, "/clusters/demo/cohorts", body))["name"])
+
+
+async def _queue(world: World, owner: Person) -> str:
+    body = {
+        "name": world.name(),
+        "tenant": str(owner.tenant_id),
+        "cluster_queue": "table",
+    }
+    return str((await world.post(world.admin, "/clusters/demo/queues", body))["name"])
+
+
 def _constant(value: Callable[[Person], object]) -> Callable[[World, Person], Awaitable[str]]:
     async def make(_: World, owner: Person) -> str:
         return str(value(owner))
@@ -191,6 +229,11 @@ THINGS: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "cluster_id": _constant(lambda _: "demo"),
     "job_id": _job,
     "cluster_webhook_id": _cluster_webhook,
+    "window_id": _window,
+    "node": _node,
+    "quota": _quota,
+    "cohort": _cohort,
+    "queue": _queue,
     "path": _constant(lambda _: "model.bin"),
     "digest": _constant(lambda _: "0" * 64),
     "secret_id": _secret,
@@ -202,6 +245,12 @@ THINGS: dict[str, Callable[[World, Person], Awaitable[str]]] = {
 
 SPECIAL = {
     ("DELETE /clusters/{cluster_id}/webhooks/{webhook_id}", "webhook_id"): "cluster_webhook_id",
+    ("PUT /clusters/{cluster}/quotas/{name}", "name"): "quota",
+    ("DELETE /clusters/{cluster}/quotas/{name}", "name"): "quota",
+    ("PUT /clusters/{cluster}/cohorts/{name}", "name"): "cohort",
+    ("DELETE /clusters/{cluster}/cohorts/{name}", "name"): "cohort",
+    ("PUT /clusters/{cluster}/queues/{name}", "name"): "queue",
+    ("DELETE /clusters/{cluster}/queues/{name}", "name"): "queue",
 }
 """Where a parameter means another thing than its name says elsewhere."""
 
@@ -243,6 +292,22 @@ BODIES: dict[str, Body] = {
     "POST /jobs/{job_id}/exec": lambda w, _: {"command": ["true"]},
     "POST /jobs/{job_id}/progress": lambda w, _: {"progress": 0.5},
     "POST /jobs/{job_id}/checkpoints": lambda w, _: {"path": "x"},
+    "PATCH /clusters/{cluster}/preemption-policy": lambda w, _: {"enabled": True},
+    "POST /clusters/{cluster}/maintenance-windows": _window_body,
+    "POST /clusters/{cluster}/grants": lambda w, o: {"tenant_id": str(o.tenant_id)},
+    "POST /clusters/{cluster}/quotas": lambda w, _: {"name": w.name()},
+    "PUT /clusters/{cluster}/quotas/{name}": lambda w, _: {"queueing_strategy": "StrictFIFO"},
+    "POST /clusters/{cluster}/cohorts": lambda w, _: {"name": w.name()},
+    "PUT /clusters/{cluster}/cohorts/{name}": lambda w, _: {},
+    "POST /clusters/{cluster}/queues": lambda w, o: {
+        "name": w.name(),
+        "tenant": str(o.tenant_id),
+        "cluster_queue": "table",
+    },
+    "PUT /clusters/{cluster}/queues/{name}": lambda w, o: {
+        "tenant": str(o.tenant_id),
+        "cluster_queue": "table",
+    },
     "POST /capacity/reservations": _reservation_body,
     "POST /prices": lambda w, _: {"item": "T4", "price": "1.00"},
 }
@@ -256,6 +321,9 @@ async def _compared(world: World, owner: Person) -> str:
 QUERIES: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "GET /tokens": _constant(lambda owner: f"?user_id={owner.user_id}"),
     "GET /jobs/compare": _compared,
+    "DELETE /clusters/{cluster}/queues/{name}": _constant(
+        lambda owner: f"?tenant={owner.tenant_id}"
+    ),
     "DELETE /users/{user_id}/memberships": _constant(
         lambda owner: f"?project_id={owner.project_id}"
     ),
@@ -277,6 +345,7 @@ async def make_world(server: Server) -> World:
     world.neighbour = await world.person(Role.ADMIN, acme, two)
     world.idle = await world.person(None, acme, one)
     world.stranger = await world.person(Role.ADMIN, rival, far)
+    await world.post(world.admin, "/clusters/demo/quotas", {"name": "table"})
     return world
 
 
@@ -285,7 +354,7 @@ async def rows_of(world: World, route: APIRoute) -> list[str]:
     method = sorted(route.methods or ())[0]
     path = route.path.removeprefix(PREFIX)
     name = f"{method} {path}"
-    known = all(one in THINGS for one in PARAMETER.findall(path))
+    known = all(SPECIAL.get((name, one), one) in THINGS for one in PARAMETER.findall(path))
     door = "" if known else " (door)"
     rows = [f"{name} [{permission_of(route.endpoint)}]{door}"]
     for role, place in LINES:

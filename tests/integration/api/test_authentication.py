@@ -32,7 +32,7 @@ ISSUER = "https://login.example.com/realms/gpu"
     [None, "Bearer", "Bearer ", "Basic YTpi", "Bearer gp_" + "x" * 40, "Bearer a.b.c", "Bearer é"],
 )
 async def test_who_is_not_known_gets_401_with_a_way_out(server: Server, header: str | None) -> None:
-    headers = {} if header is None else {"Authorization": header.encode()}
+    headers = [] if header is None else [(b"Authorization", header.encode())]
     answer = await server.client(None).get("/api/v1/whoami", headers=headers)
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"

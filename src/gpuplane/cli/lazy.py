@@ -1,35 +1,13 @@
-"""Command groups whose commands are imported when they are called, so that `--help` is instant."""
+"""Command groups: one whose commands are imported when they are called, one that offers names."""
 
 import difflib
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One command of a table.
-
-    Args:
-        target: Where it lies, as `package.module:attribute`.
-        help: One line.
-        section: The heading under which the help lists it.
-    """
-
-    target: str
-    help: str
-    section: str = "Commands"
-
-    def load(self) -> click.Command:
-        """Import and return the command."""
-        module, _, attribute = self.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{self.target} is no command")
-        return command
+from gpuplane.cli.table import Entry, help_text
 
 
 class NearestGroup(click.Group):
@@ -62,14 +40,21 @@ class LazyGroup(NearestGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command, or None if the table has none of that name."""
         entry = self.entries.get(cmd_name)
-        return None if entry is None else entry.load()
+        return None if entry is None else load_command(entry)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section, from the table alone."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, entry in self.entries.items():
-            sections.setdefault(entry.section, []).append((name, entry.help))
-        width = max((len(name) for name in self.entries), default=0)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help that the table makes."""
+        return help_text(self.entries)
+
+
+def load_command(entry: Entry) -> click.Command:
+    """Import and return the command of an entry.
+
+    Raises:
+        TypeError: If what lies there is no command.
+    """
+    module, _, attribute = entry.target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{entry.target} is no command")
+    return command

@@ -66,7 +66,7 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
 
 
 def money_text(amount: str | None, currency: str = "") -> str:
-    """Return an amount with its currency; two decimals unless it is less than a cent."""
+    """Return an amount with its currency; rounded to two decimals unless it is below a cent."""
     if amount is None:
         return ""
     shown = amount
@@ -74,6 +74,11 @@ def money_text(amount: str | None, currency: str = "") -> str:
     if len(decimals) > 2 and (whole.strip("-0") or decimals[:2] != "00"):
         shown = f"{float(amount):.2f}"
     return f"{shown} {currency}".rstrip()
+
+
+def price_text(amount: str | None, currency: str) -> str:
+    """Return a price with its currency, as exact as it is."""
+    return "" if amount is None else f"{amount} {currency}"
 
 
 def costs_text(costs: Mapping[str, str]) -> str:

@@ -1,8 +1,7 @@
 """The `gpuplane` command: the client's commands, and those that need the server's parts."""
 
-from gpuplane.cli.lazy import Entry
-from gpuplane.cli.main import START
 from gpuplane.cli.main import main as command_line
+from gpuplane.cli.table import START, Entry
 
 SERVER_COMMANDS = {
     "up": Entry(

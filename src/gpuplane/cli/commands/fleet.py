@@ -34,19 +34,18 @@ def fleet(cluster: str | None, output: Output) -> None:
 
 
 def _bar(row: dict[str, Any]) -> str:
-    total = max(1, row["total"])
-    busy = round(BAR * row["busy"] / total)
-    held = round(BAR * (row["busy"] + row["reserved"]) / total)
-    free = round(BAR * (total - row["down"]) / total)
+    total = max(1, int(row["total"]))
+    busy: int = round(BAR * row["busy"] / total)
+    held: int = round(BAR * (row["busy"] + row["reserved"]) / total)
+    free: int = round(BAR * (total - row["down"]) / total)
     return "█" * busy + "▒" * (held - busy) + "·" * (free - held) + "x" * (BAR - free)
 
 
 def _next(row: dict[str, Any]) -> str:
-    later = next((each for each in row["forecast"] if each["free"] > row["free"]), None)
-    if later is None:
-        return ""
-    at = str(later["at"])
-    return f"{later['free']} {when(at)}"
+    for each in row["forecast"]:
+        if each["free"] > row["free"]:
+            return f"{each['free']} {when(each['at'])}"
+    return ""
 
 
 COLUMNS = (

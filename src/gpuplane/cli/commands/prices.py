@@ -6,7 +6,7 @@ from gpuplane.cli.client import Client
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.output import Column, Output, output_option, show_rows
 from gpuplane.cli.parameters import INSTANT
-from gpuplane.cli.words import clock_text, model_text, money_text
+from gpuplane.cli.words import clock_text, model_text, price_text
 
 
 @click.group(cls=NearestGroup)
@@ -25,7 +25,7 @@ def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
     columns = (
         Column("ITEM", lambda row: model_text(row["item"]) if row["unit"] == "GPU-hour"
                else row["item"]),
-        Column("PRICE", lambda row: money_text(row["price"], row["currency"]), right=True),
+        Column("PRICE", lambda row: price_text(row["price"], row["currency"]), right=True),
         Column("PER", lambda row: row["unit"]),
         Column("CLUSTER", lambda row: names.get(row["cluster_id"] or "", row["cluster_id"])
                or "any"),
@@ -55,8 +55,8 @@ def set_price(
         "valid_from": valid_from,
     }
     found = Client().post("/prices", body)
-    price_text = money_text(found["price"], found["currency"])
+    amount = price_text(found["price"], found["currency"])
     click.echo(
-        f"{found['item']} costs {price_text} per {found['unit']} "
+        f"{found['item']} costs {amount} per {found['unit']} "
         f"from {clock_text(found['valid_from'])} on"
     )

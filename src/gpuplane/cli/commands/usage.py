@@ -16,7 +16,7 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.parameters import INSTANT
-from gpuplane.cli.words import clock_text, costs_text, money_text
+from gpuplane.cli.words import clock_text, costs_text, money_text, price_text
 
 HOUR_S = 3_600
 STATES = ("busy", "allocated_idle", "reserved", "free", "down")
@@ -116,7 +116,7 @@ def _show_lines(used: dict[str, Any]) -> None:
         Column("OF", lambda line: line["of"]),
         Column("ITEM", lambda line: line["item"]),
         Column("HOURS", lambda line: f"{line['hours']:.4f}", right=True),
-        Column("PRICE", lambda line: money_text(line["price"], line["currency"]), right=True),
+        Column("PRICE", lambda line: price_text(line["price"], line["currency"]), right=True),
         Column("COST", lambda line: money_text(line["cost"], line["currency"]), right=True),
     )
     click.echo()

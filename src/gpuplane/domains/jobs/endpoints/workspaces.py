@@ -1,10 +1,12 @@
 """HTTP of working directories: uploaded once as tar.gz, named by the digest of their bytes."""
 
 import asyncio
+import gzip
 import hashlib
 import os
 import secrets
 import tarfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -19,6 +21,8 @@ from gpuplane.kit.access import Permission, accepts_upload, requires
 from gpuplane.kit.errors import NotFound, TooLarge, Unprocessable
 
 router = APIRouter()
+
+CHUNK_BYTES = 1 << 20
 
 _BODY = {
     "requestBody": {
@@ -99,23 +103,31 @@ def _check_archive(path: Path, folder: WorkspaceFolder) -> None:
     """Refuse what is no tar.gz, what leads out of its folder, and what would fill the disk."""
     total = count = 0
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as archive:
             for member in archive:
                 count += 1
                 total += member.size
                 _check_member(member)
                 if count > folder.max_files or total > folder.max_unpacked_bytes:
-                    raise TooLarge(
-                        f"A working directory may hold {folder.max_files} files and "
-                        f"{folder.max_unpacked_bytes} bytes unpacked.",
-                        fix="Leave data out with an ignore file, and mount a volume for it.",
-                    )
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+                    raise _too_large(folder)
+            while part := unpacked.read(CHUNK_BYTES):  # to the end, for the checksum of gzip
+                total += len(part)
+                if total > folder.max_unpacked_bytes:
+                    raise _too_large(folder)
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise Unprocessable(
             "This is no whole tar.gz archive.",
             code="workspace_invalid",
             fix="Pack the folder with tar and gzip.",
         ) from error
+
+
+def _too_large(folder: WorkspaceFolder) -> TooLarge:
+    return TooLarge(
+        f"A working directory may hold {folder.max_files} files and {folder.max_unpacked_bytes} "
+        "bytes unpacked.",
+        fix="Leave data out with an ignore file, and mount a volume for it.",
+    )
 
 
 def _check_member(member: tarfile.TarInfo) -> None:

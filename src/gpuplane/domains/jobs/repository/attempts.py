@@ -132,11 +132,14 @@ def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:
     return _with_replicas(session, session.rows(query))
 
 
-def list_unforgotten(session: ReadSession, ended_before: int, limit: int) -> list[Attempt]:
-    """Return ended attempts whose backend still keeps their logs."""
+def list_unforgotten(
+    session: ReadSession, cluster_ids: Sequence[UUID], ended_before: int, limit: int
+) -> list[Attempt]:
+    """Return ended attempts whose backend, one of these clusters', still keeps their output."""
     query = (
         select(attempts)
         .where(
+            attempts.c.cluster_id.in_(cluster_ids),
             attempts.c.state == "ended",
             attempts.c.forgotten.is_(False),
             attempts.c.ended_at < ended_before,
@@ -144,6 +147,27 @@ def list_unforgotten(session: ReadSession, ended_before: int, limit: int) -> lis
         .limit(limit)
     )
     return _with_replicas(session, session.rows(query))
+
+
+def list_kept_of(session: ReadSession, job_ids: Sequence[UUID]) -> list[Attempt]:
+    """Return the attempts of these jobs whose backend still keeps their output."""
+    found: list[Attempt] = []
+    for start in range(0, len(job_ids), CHUNK):
+        query = select(attempts).where(
+            attempts.c.job_id.in_(job_ids[start : start + CHUNK]), attempts.c.forgotten.is_(False)
+        )
+        found += _with_replicas(session, session.rows(query))
+    return found
+
+
+def mark_forgotten(session: WriteSession, ids: Sequence[UUID]) -> None:
+    """Remember that backends keep nothing of these attempts any more."""
+    for start in range(0, len(ids), CHUNK):
+        session.execute(
+            update(attempts)
+            .where(attempts.c.id.in_(ids[start : start + CHUNK]))
+            .values(forgotten=True)
+        )
 
 
 def count_preempted(session: ReadSession, since: int) -> dict[object, int]:

@@ -5,20 +5,38 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, Text, bindparam, cast, delete, func, insert, select, update
+from sqlalchemy import (
+    RowMapping,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from gpuplane.core.ids import ClusterId, JobId
+from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.workloads import DependencyCondition, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.jobs.rules import DependencyState, Job
-from gpuplane.domains.jobs.tables import DependencyRow, JobRow, LabelRow, SealedOutputRow
+from gpuplane.domains.jobs.tables import (
+    DecisionRow,
+    DependencyRow,
+    JobRow,
+    LabelRow,
+    SealedOutputRow,
+)
 
 jobs = table_of(JobRow)
 dependencies = table_of(DependencyRow)
 outputs = table_of(SealedOutputRow)
 labels = table_of(LabelRow)
+decisions = table_of(DecisionRow)
 
 CHUNK = 500
 """Ids per IN list: SQLite's oldest limit on variables is 999."""
@@ -374,18 +392,29 @@ def list_sealed_outputs(session: ReadSession, job_id: JobId) -> dict[str, bytes]
     return {row["name"]: row["sealed"] for row in session.rows(query.order_by(outputs.c.name))}
 
 
-def delete_ended(
-    session: WriteSession, ended_before: int, limit: int
-) -> list[tuple[JobId, ClusterId | None]]:
-    """Forget jobs that ended before an instant and return them; rows below go with them."""
+def list_ended(session: ReadSession, ended_before: int, limit: int) -> list[JobId]:
+    """Return jobs that ended before an instant and that no waiting job comes after."""
     over = [str(s) for s in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)]
+    follower = jobs.alias("follower")
+    is_awaited = exists().where(
+        dependencies.c.after_id == jobs.c.id,
+        follower.c.id == dependencies.c.job_id,
+        follower.c.status.not_in(over),
+    )
     query = (
-        select(jobs.c.id, jobs.c.cluster_id)
-        .where(jobs.c.status.in_(over), jobs.c.updated_at < ended_before)
+        select(jobs.c.id)
+        .where(jobs.c.status.in_(over), jobs.c.updated_at < ended_before, ~is_awaited)
         .limit(limit)
     )
-    rows = [(row["id"], row["cluster_id"]) for row in session.rows(query)]
-    ids = [job_id for job_id, _ in rows]
-    for start in range(0, len(ids), CHUNK):
-        session.execute(delete(jobs).where(jobs.c.id.in_(ids[start : start + CHUNK])))
-    return rows
+    return [row["id"] for row in session.rows(query)]
+
+
+def delete_jobs(session: WriteSession, job_ids: Sequence[UUID]) -> None:
+    """Forget jobs; their attempts, replicas, checkpoints and outputs go with them."""
+    for start in range(0, len(job_ids), CHUNK):
+        session.execute(delete(jobs).where(jobs.c.id.in_(job_ids[start : start + CHUNK])))
+
+
+def prune_decisions(session: WriteSession, before: int) -> int:
+    """Forget the headers of cycles before an instant and return how many."""
+    return session.execute(delete(decisions).where(decisions.c.at < before))

@@ -115,6 +115,15 @@ from gpuplane.domains.jobs.service.quotas import (
     count_queue_users,
     load_queue_use,
 )
+from gpuplane.domains.jobs.service.retaining import (
+    forget_workspace,
+    list_to_forget,
+    list_to_prune,
+    list_unused_workspaces,
+    note_forgotten,
+    prune_decisions,
+    prune_jobs,
+)
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submitting import (
     Submission,
@@ -193,6 +202,7 @@ __all__ = [
     "explain_job",
     "find_cluster_id",
     "find_waits",
+    "forget_workspace",
     "get_manifest",
     "get_output",
     "get_output_to_exec",
@@ -209,6 +219,9 @@ __all__ = [
     "list_queued_versions",
     "list_to_ensure",
     "list_to_evict",
+    "list_to_forget",
+    "list_to_prune",
+    "list_unused_workspaces",
     "load_jobs",
     "load_names",
     "load_plans",
@@ -224,11 +237,14 @@ __all__ = [
     "next_attempt",
     "note_ensured",
     "note_evict_sent",
+    "note_forgotten",
     "note_start_failed",
     "note_waiting",
     "planner_of",
     "preempt",
     "preempt_by_hand",
+    "prune_decisions",
+    "prune_jobs",
     "refuse_over_quota",
     "report_checkpoint",
     "report_progress",

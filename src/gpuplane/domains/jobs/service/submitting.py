@@ -98,6 +98,9 @@ def submit(
     states = _dependency_states(session, submission)
     rows = _make_jobs(submission, cluster, states, size, now)
     repository.insert_jobs(session, rows)
+    digest = spec.execution.workspace_digest
+    if digest is not None:
+        workspaces.touch_workspace(session, submission.tenant_id, digest, now)
     usage.remember_jobs(session, [facts_of(job, cluster) for job in rows])
     events.record_many(
         session,

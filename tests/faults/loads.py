@@ -101,9 +101,7 @@ class Load:
         found += [
             f"{job['name']} completed and was never started"
             for job in jobs
-            if job["name"] in self.local
-            and job["status"] == "completed"
-            and not started[job["id"]]
+            if job["name"] in self.local and job["status"] == "completed" and not started[job["id"]]
         ]
         return found
 

@@ -6,14 +6,14 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from tests.faults.nursery import start_plane
 from tests.waiting import wait_until_async
 
 START_S = 60.0  # a start takes under two seconds; the machine may be busy
@@ -29,7 +29,7 @@ class Plane:
     def __init__(self, home: Path, database_url: str = "") -> None:
         self.home = home
         self.database_url = database_url
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: BaseProcess | None = None
         self.client: httpx2.AsyncClient | None = None
 
     @classmethod
@@ -43,14 +43,7 @@ class Plane:
         assert self.process is None, "the plane runs already"
         (self.home / "address").unlink(missing_ok=True)
         self.home.mkdir(exist_ok=True, parents=True)
-        with (self.home / "printed").open("ab") as printed:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gpuplane", "up"],
-                env=self._environment(extra),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-            )
+        self.process = start_plane(self._environment(extra), self.home / "printed")
         await wait_until_async(
             lambda: self.is_over() or (self.home / "address").exists(),
             f"the control plane on {self.home} is up",
@@ -78,7 +71,7 @@ class Plane:
 
     def is_over(self) -> bool:
         """Return whether the process has ended."""
-        return self.process is None or self.process.poll() is not None
+        return self.process is None or self.process.exitcode is not None
 
     async def ask(
         self, method: str, path: str, body: Any = None, key: str | None = None
@@ -102,8 +95,10 @@ class Plane:
         process = self.process
         assert process is not None
         await wait_until_async(self.is_over, "the process ended", deadline_s=deadline_s)
+        status = process.exitcode
+        assert status is not None
         await self._let_go()
-        return process.returncode
+        return status
 
     async def kill(self) -> None:
         """End the process without warning, as the kernel does when memory runs out."""
@@ -115,11 +110,15 @@ class Plane:
 
     async def _end(self, number: signal.Signals) -> None:
         if self.process is not None:
-            self.process.send_signal(number)
-            await asyncio.to_thread(self.process.wait, START_S)
+            if self.process.pid is not None and not self.is_over():
+                os.kill(self.process.pid, number)
+            await asyncio.to_thread(self.process.join, START_S)
+            assert self.is_over(), f"the process did not end by {number.name}"
         await self._let_go()
 
     async def _let_go(self) -> None:
         if self.client is not None:
             await self.client.aclose()
+        if self.process is not None:
+            self.process.close()
         self.process = self.client = None

@@ -81,9 +81,9 @@ async def trace_failpoints(template: Path, folder: Path) -> set[str]:
 
 async def _dies(plane: Plane, load: Load) -> bool:
     """Run the load until the plane is dead; False if it survives several rounds."""
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         try:
-            await load.run(plane, fresh=number > 0 or load.rounds == 0 or not load.open)
+            await load.run(plane)
             if not plane.is_over():
                 await load.settle(plane)
         except Died:
@@ -97,7 +97,9 @@ async def _dies(plane: Plane, load: Load) -> bool:
     else:
         return False
     status = await plane.wait_for_death()
-    assert status == -signal.SIGKILL, f"it ended with {status}: {(plane.home / 'printed').read_text()}"
+    assert status == -signal.SIGKILL, (
+        f"it ended with {status}: {(plane.home / 'printed').read_text()}"
+    )
     return True
 
 

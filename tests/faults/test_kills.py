@@ -1,0 +1,92 @@
+"""Kill -9 at every write point and at random moments: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.templates import make_template
+from tests.faults.walks import trace_failpoints, walk_at_random, walk_failpoints
+
+UNITS = """
+entry.first_start nodes.sync_inventory events.relay
+jobs.submit jobs.admit jobs.note_ensured jobs.take_in jobs.note_waiting jobs.look_at
+jobs.cancel jobs.suspend jobs.resume jobs.retry jobs.change_priority
+jobs.preempt jobs.preempt_by_hand jobs.note_evict_sent
+jobs.report_progress jobs.report_checkpoint
+secrets.create_secret secrets.reveal
+events.create_webhook events.delete_webhook events.plan_deliveries events.store_deliveries
+placements.create_reservation placements.cancel_reservation
+dispatcher.ensure dispatcher.evict
+""".split()
+"""Each is killed before and after its commit, or its word to the backend."""
+STEPS = """
+local.ensure.accepted local.ensure.prepared local.ensure.claimed local.launch.spawned
+local.launch.handed_over local.evict.recorded simulated.store_attempt simulated.stored_attempt
+""".split()
+"""Steps inside a backend's own durable writes."""
+SELDOM = frozenset(
+    {
+        "clusters.note_probe:before", "clusters.note_probe:after",
+        "identity.touch_token:before", "identity.touch_token:after",
+        "jobs.end_never_started:before", "jobs.end_never_started:after",
+        "jobs.note_start_failed:before", "jobs.note_start_failed:after",
+        "local.evict.forbidden", "simulated.store_tombstone", "simulated.delete_attempt",
+    }
+)  # fmt: skip
+"""Passed only when things happen to meet, so that a walk cannot count on them."""
+POINTS = [f"{unit}:{side}" for unit in UNITS for side in ("before", "after")] + STEPS
+CHAINS = 8
+RANDOM_HOMES = 6
+KILLS_A_HOME = 5
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home that was started once, to be copied."""
+    home = tmp_path_factory.mktemp("faults") / "template"
+    return asyncio.run(make_template(home))
+
+
+def chain_of(number: int) -> list[str]:
+    """Return one share of the points, in an order of its own: recoveries meet other points."""
+    names = list(itertools.islice(POINTS, number, None, CHAINS))
+    random.Random(number).shuffle(names)
+    return names
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(CHAINS))
+async def test_nothing_is_lost_or_run_twice_when_killed_at_each_write_point(
+    number: int, template: Path, tmp_path: Path
+) -> None:
+    names = chain_of(number)
+    walk = await walk_failpoints(template, tmp_path, names)
+    assert walk.unreached == [], "the load no longer passes these points"
+    assert walk.faults == []
+    assert walk.deaths == len(names)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(RANDOM_HOMES))
+async def test_nothing_is_lost_or_run_twice_when_killed_at_random(
+    number: int, template: Path, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}: python -m tests.faults.soak --seed {seed} --kills {KILLS_A_HOME}")
+    walk = await walk_at_random(template, tmp_path, seed, KILLS_A_HOME)
+    assert walk.faults == [], f"seed {seed}"
+    assert walk.deaths == KILLS_A_HOME
+
+
+@pytest.mark.timeout(300)
+async def test_every_write_point_that_the_load_passes_is_walked(
+    template: Path, tmp_path: Path
+) -> None:
+    passed = await trace_failpoints(template, tmp_path)
+    assert passed - set(POINTS) - SELDOM == set(), "add these to the points that are walked"

@@ -77,7 +77,7 @@ class PreemptionLimits:
     min_run_s: int = 300
     per_cluster_hour: int = 10
     grace_s: int = 30
-    max_candidates: int = 512
+    max_candidates: int = 10_000
     max_searches: int = 20
 
 

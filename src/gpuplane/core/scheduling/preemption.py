@@ -22,6 +22,7 @@ from gpuplane.core.quota.preemption import (
     PreemptionVariant,
     Preemptor,
 )
+from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.quota.tree import QuotaTree, Usage
 from gpuplane.core.scheduling.policy import PreemptionLimits
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
@@ -145,12 +146,27 @@ class NodeRights:
         self._tree = tree
         self._spec = tree.get_spec(preemptor.cluster_queue)
         self._legality = Legality(tree, preemptor, frozenset(preemptor.usage))
+        self._known: dict[tuple[str, Priority, frozenset[FlavorResource]], bool] = {}
 
-    def allow(self, candidate: AdmittedWorkload) -> bool:
-        """Tell whether the candidate may lose its devices to the preemptor."""
-        if candidate.cluster_queue not in self._tree.cluster_queues:
+    def allow(self, running: RunningWorkload) -> bool:
+        """Tell whether the workload may lose its devices to the preemptor.
+
+        The answer is the same for all of one queue, class and set of resources: the table asks
+        for a lower class, so the age that some policies look at never decides.
+        """
+        workload = running.workload
+        key = (workload.queue, workload.priority, frozenset(running.usage))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._decide(running)
+        return known
+
+    def _decide(self, running: RunningWorkload) -> bool:
+        queue = running.workload.queue
+        if queue not in self._tree.cluster_queues:
             return False  # its queue is gone, and with it every policy that would allow it
-        theirs = self._tree.get_spec(candidate.cluster_queue)
+        theirs = self._tree.get_spec(queue)
         if self._spec.covers_everything or theirs.covers_everything:
             return self._spec.covers_everything and theirs.covers_everything
-        return self._legality.decide_variant(candidate) is not PreemptionVariant.NEVER
+        variant = self._legality.decide_variant(as_admitted(running, None))
+        return variant is not PreemptionVariant.NEVER

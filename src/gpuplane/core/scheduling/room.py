@@ -6,18 +6,26 @@ know who may be stopped, nor quotas.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
 from gpuplane.core.scheduling.backfill import find_first
 from gpuplane.core.scheduling.bench import NOT_FIT, Row
+from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
 from gpuplane.core.scheduling.preemption import LossKey
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.workloads import Spreading
 
-MAX_NODES = 64
+MAX_NODES = 32
 """Nodes for which a set is worked out for one workload: those with the cheapest pieces first, so
 what is left out could only cost more."""
+
+MAX_GANG_NODES = 256
+"""Nodes looked at for a gang, which needs many at once."""
+MAX_THINNED = 128
+"""Largest set that is thinned out piece by piece: each try places the whole gang again."""
 
 Parts = tuple[tuple[int, Take], ...]
 """(fleet, take) of everything one piece holds."""
@@ -34,6 +42,16 @@ class Piece:
     key: LossKey
     parts: Parts
     owner: RunningWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node with the pieces that could be given back there."""
+
+    bench_index: int
+    node: int
+    row: Row
+    pieces: list[Piece]
 
 
 def probe_place(trial: Trial, workload: Workload) -> Found | None:
@@ -55,8 +73,8 @@ def find_cheapest_set(
 ) -> list[Piece] | None:
     """Return the cheapest minimal set whose release makes room, or None.
 
-    For one replica the sets of single nodes are compared; for more, the shortest run of the
-    cheapest pieces is taken and thinned out.
+    For one replica the sets of single nodes are compared; for a gang the nodes that give most
+    room for least loss are emptied, as few as suffice, and the set is thinned out.
 
     Args:
         trial: Fleets to look in; left as they are.
@@ -66,35 +84,38 @@ def find_cheapest_set(
     """
     if workload.replicas.count == 1:
         return _cheapest_on_one_node(trial, workload, grant, pieces)
-    return _cheapest_for_gang(trial, workload, pieces)
+    return _cheapest_for_gang(trial, workload, grant, pieces)
 
 
 def _cheapest_on_one_node(
     trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
 ) -> list[Piece] | None:
+    best: list[Piece] | None = None
+    for place in islice(_list_places(trial, workload, grant, pieces), MAX_NODES):
+        found = _minimal_on(trial, place.row, place.node, place.pieces)
+        if found and (best is None or _total(found) < _total(best)):
+            best = found
+    return best
+
+
+def _list_places(
+    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+) -> Iterator[_Place]:
+    """Yield the nodes that the workload may use and that hold pieces, cheapest piece first."""
     by_node: dict[tuple[int, int], list[Piece]] = {}
     for piece in pieces:
-        for place in dict.fromkeys((index, take.node) for index, take in piece.parts):
-            by_node.setdefault(place, []).append(piece)
+        for key in dict.fromkeys((index, take.node) for index, take in piece.parts):
+            by_node.setdefault(key, []).append(piece)
     rows: dict[int, tuple[Row, Bools | None]] = {}
-    best: list[Piece] | None = None
-    tried = 0
     for (index, node), there in by_node.items():
-        if tried == MAX_NODES:
-            break
         bench = trial.benches[index]
         if not trial.may_use(workload, bench.fleet):
             continue
         if index not in rows:
             rows[index] = bench.row(workload), trial.allowed_nodes(workload, index, grant)
         row, allowed = rows[index]
-        if not row.suits(node) or (allowed is not None and not allowed[node]):
-            continue
-        tried += 1
-        found = _minimal_on(trial, row, node, there)
-        if found and (best is None or _total(found) < _total(best)):
-            best = found
-    return best
+        if row.suits(node) and (allowed is None or allowed[node]):
+            yield _Place(index, node, row, there)
 
 
 def _minimal_on(trial: Trial, row: Row, node: int, there: Sequence[Piece]) -> list[Piece] | None:
@@ -113,17 +134,49 @@ def _minimal_on(trial: Trial, row: Row, node: int, there: Sequence[Piece]) -> li
 
 
 def _cheapest_for_gang(
-    trial: Trial, workload: Workload, pieces: Sequence[Piece]
+    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
 ) -> list[Piece] | None:
+    """Return pieces of the nodes that give most room for least loss, thinned out."""
+
     def fits_without(some: Sequence[Piece]) -> bool:
         with trial.undone():
             release_parts(trial, some)
             return probe_place(trial, workload) is not None
 
-    found = find_first(pieces, lambda some: fits_without(some) or None)
+    tries = min(MAX_GANG_NODES, max(MAX_NODES, 2 * needed_replicas(workload.replicas)))
+    places = islice(_list_places(trial, workload, grant, pieces), tries)
+    gains = [(_gain(trial, workload, place), place) for place in places]
+    useful = [(gain, place) for gain, place in gains if gain > 0]
+    useful.sort(key=lambda each: _cost_of_gain(*each))
+    groups = [place.pieces for _, place in useful]
+    found = find_first(groups, lambda some: fits_without(_union(some)) or None)
     if found is None:
         return None
-    return _thin_out(list(pieces[: found[0]]), fits_without)
+    taken = sorted(_union(groups[: found[0]]), key=lambda piece: piece.key)
+    if len(taken) > MAX_THINNED:
+        return taken
+    return _thin_out(taken, fits_without)
+
+
+def _gain(trial: Trial, workload: Workload, place: _Place) -> int:
+    """Return how many more replicas the node takes once all its pieces are given back."""
+    most = 1 if workload.placement.spreading is Spreading.SPREAD else workload.replicas.count
+    before = min(most, int(compute_capacity(place.row, None)[place.node]))
+    with trial.undone():
+        release_parts(trial, place.pieces)
+        place.row.refresh()
+        after = min(most, int(compute_capacity(place.row, None)[place.node]))
+    place.row.refresh()
+    return after - before
+
+
+def _cost_of_gain(gain: int, place: _Place) -> tuple[int, bool, float, int, int]:
+    value, is_nearly_done, lost, _, _ = _total(place.pieces)
+    return value, is_nearly_done, lost / gain, place.bench_index, place.node
+
+
+def _union(groups: Sequence[Sequence[Piece]]) -> list[Piece]:
+    return list(dict.fromkeys(piece for group in groups for piece in group))
 
 
 def _thin_out(taken: list[Piece], fits_without: Callable[[Sequence[Piece]], bool]) -> list[Piece]:

@@ -238,10 +238,11 @@ class VictimSearch:
         if not isinstance(answer, Grant):
             return None
         rights = NodeRights(self._trial.admission.tree, as_preemptor(workload, answer.usage))
+        gone = {each.job_id for each in taken}
         legal = {
             each.piece: each
             for each in candidates
-            if each not in taken and rights.allow(self._admitted(each.running))
+            if each.job_id not in gone and rights.allow(each.running)
         }
         if not legal:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -180,10 +181,10 @@ def test_every_pending_workload_gets_exactly_one_verdict(world: World, policy: P
 
 
 @given(worlds(), policies, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_is_irrelevant(world: World, policy: Policy, random: object) -> None:
+def test_the_order_of_the_input_is_irrelevant(world: World, policy: Policy, random: Random) -> None:
     first = decide(world.snapshot(), policy, NOW, 1).to_json()
     for listed in (world.pending, world.running, world.queues):
-        random.shuffle(listed)  # type: ignore[attr-defined]
+        random.shuffle(listed)
     world.nodes = sorted(world.nodes, key=lambda node: str(an_id(node.name)))
     assert decide(world.snapshot(), policy, NOW, 1).to_json() == first
 

@@ -180,10 +180,10 @@ def _union(groups: Sequence[Sequence[Piece]]) -> list[Piece]:
 
 
 def _thin_out(taken: list[Piece], fits_without: Callable[[Sequence[Piece]], bool]) -> list[Piece]:
-    """Return the set without what it can spare, the dearest spared first; the last is needed."""
-    for piece in list(reversed(taken[:-1])):
+    """Return the set without what it can spare, the dearest spared first."""
+    for piece in list(reversed(taken)):
         rest = [other for other in taken if other is not piece]
-        if fits_without(rest):
+        if rest and fits_without(rest):
             taken = rest
     return taken
 

@@ -160,6 +160,16 @@ def test_a_gang_gets_victims_on_every_node_it_needs() -> None:
     assert len(decision.preempting[0].placement.replicas) == 2
 
 
+def test_a_gang_spares_who_only_happens_to_be_on_its_nodes() -> None:
+    world = World([a_node("a"), a_node("b")])
+    bystander = a_workload("bystander").gpus(0).priority(Priority.LOW)
+    low = [a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(2)]
+    start(world, *low, bystander)
+    world.pending = [a_workload("gang").gpus(4).gang(3).priority(Priority.HIGH).build()]
+    (victims,) = names(world.running, run(world), "low0", "low1", "bystander")
+    assert victims == ["low0", "low1"]
+
+
 def test_no_more_are_stopped_than_the_limit_of_the_hour_leaves() -> None:
     world = World([a_node("a")])
     start(world, *(a_workload(f"low{n}").gpus(2).priority(Priority.LOW) for n in range(4)))

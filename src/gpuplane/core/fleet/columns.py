@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.fleet.facts import Allocation, GpuFacts, NodeFacts, Taint
+from gpuplane.core.fleet.facts import Allocation, GpuFacts, MigSlot, NodeFacts, Taint
 from gpuplane.core.ids import ClusterId, GpuId, NodeId, ReservationId
 from gpuplane.core.topology.matrix import LinkMatrix
 
@@ -154,7 +154,7 @@ class Fleet:
         self.mig_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
         self.mig_free: dict[str, Masks] = {}
         self.gpu_ids: list[dict[int, GpuId]] = []
-        self._gpu_index: dict[GpuId, tuple[int, int]] = {}
+        self._gpus: dict[GpuId, tuple[int, GpuFacts]] = {}
         models: dict[str, int] = {}
         architectures: dict[str, int] = {}
         reservations: dict[ReservationId, int] = {}
@@ -164,9 +164,9 @@ class Fleet:
                 raise ValueError(f"node {node.name}: a GPU index is given twice")
             for gpu in node.gpus:
                 g = gpu.index
-                if gpu.gpu_id in self._gpu_index:
+                if gpu.gpu_id in self._gpus:
                     raise ValueError(f"node {node.name}: {gpu.gpu_id} is on another node too")
-                self._gpu_index[gpu.gpu_id] = (i, g)
+                self._gpus[gpu.gpu_id] = (i, gpu)
                 bit = 1 << g
                 self.present_mask[i] |= bit
                 self.gpu_model[g, i] = models.setdefault(gpu.model, len(models))
@@ -233,8 +233,10 @@ class Fleet:
     def take_of(self, allocation: Allocation) -> Take:
         """Return an allocation in column terms.
 
+        A GPU or MIG instance that the facts no longer show is left out: there is nothing to hold.
+
         Raises:
-            ValueError: If the node or a GPU is not in this fleet, or a GPU is on another node.
+            ValueError: If the node is not in this fleet, or a GPU is on another node.
         """
         node = self.index.get(allocation.node_id)
         if node is None:
@@ -242,16 +244,14 @@ class Fleet:
         mask = 0
         mig = None
         if allocation.mig is not None:
-            at = self._gpu_index.get(allocation.mig.gpu_id)
-            if at is None or at[0] != node:
-                raise ValueError(f"{allocation.mig.gpu_id} is not on {self.nodes[node].name}")
-            mig = (at[1], allocation.mig.profile, allocation.mig.start)
+            gpu = self._find_gpu(allocation.mig.gpu_id, node)
+            slot = MigSlot(allocation.mig.profile, allocation.mig.start)
+            if gpu is not None and slot in gpu.mig_instances:
+                mig = (gpu.index, slot.profile, slot.start)
         else:
             for gpu_id in allocation.gpu_ids:
-                at = self._gpu_index.get(gpu_id)
-                if at is None or at[0] != node:
-                    raise ValueError(f"{gpu_id} is not on {self.nodes[node].name}")
-                mask |= 1 << at[1]
+                gpu = self._find_gpu(gpu_id, node)
+                mask |= 0 if gpu is None else 1 << gpu.index
         return Take(
             node,
             mask,
@@ -261,6 +261,14 @@ class Fleet:
             allocation.ephemeral_mib,
             mig,
         )
+
+    def _find_gpu(self, gpu_id: GpuId, node: int) -> GpuFacts | None:
+        found = self._gpus.get(gpu_id)
+        if found is None:
+            return None
+        if found[0] != node:
+            raise ValueError(f"{gpu_id} is not on {self.nodes[node].name}")
+        return found[1]
 
     # What changes.
 

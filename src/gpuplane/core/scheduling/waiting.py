@@ -62,9 +62,8 @@ class Explainer:
             else:
                 reason, counts = self._explain_nodes(workload)
         if blocked.starts_at is not None:
-            at = datetime.fromtimestamp(blocked.starts_at // MS_PER_S, UTC)
-            sentence = f"{reason.sentence} A place is kept for it from {at:%Y-%m-%dT%H:%M:%SZ} on."
-            reason = Reason(reason.word, sentence, reason.fix)
+            kept = _describe_kept_place(blocked.starts_at, self._trial.now)
+            reason = Reason(reason.word, f"{reason.sentence} {kept}", reason.fix)
         if blocked.waits_for_stopping:
             sentence = f"{reason.sentence} What is stopping now makes room for it."
             reason = Reason(reason.word, sentence, "Wait for the stopping workloads to end.")
@@ -128,3 +127,12 @@ class Explainer:
         if workload.replicas.count > 1:
             return Word.GANG
         return Word.QUOTA_EXCEEDED
+
+
+def _describe_kept_place(starts_at: int, now: int) -> str:
+    """Return the sentence on a kept place, in whole minutes: it must not change every cycle."""
+    if starts_at <= now:
+        return "A place is kept for it; the work there is over its expected time."
+    minute_ms = 60 * MS_PER_S
+    at = datetime.fromtimestamp(-(-starts_at // minute_ms) * 60, UTC)
+    return f"A place is kept for it from {at:%Y-%m-%dT%H:%MZ} on."

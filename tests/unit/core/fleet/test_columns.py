@@ -88,12 +88,25 @@ def test_an_allocation_on_a_failed_gpu_keeps_nothing_else_from_being_counted() -
     assert fleet.cpu_free[0] == fleet.cpu_total[0]
 
 
-def test_an_allocation_must_name_a_node_and_a_gpu_of_the_fleet() -> None:
-    fleet = a_fleet(a_node("a", 1))
+def test_an_allocation_must_name_a_node_of_the_fleet_and_its_own_gpus() -> None:
+    fleet = a_fleet(a_node("a", 1), a_node("b", 1))
     with pytest.raises(ValueError, match="there is no node"):
         fleet.take_of(Allocation(JOB, NodeId(an_id("elsewhere"))))
-    with pytest.raises(ValueError, match="GPU-x is not on a"):
-        fleet.take_of(Allocation(JOB, fleet.nodes[0].node_id, gpu_ids=(GpuId("GPU-x"),)))
+    other = fleet.nodes[1].gpus[0].gpu_id
+    with pytest.raises(ValueError, match="is not on a"):
+        fleet.take_of(Allocation(JOB, fleet.nodes[0].node_id, gpu_ids=(other,)))
+
+
+def test_devices_that_are_gone_hold_nothing() -> None:
+    node = a_node("a", 2, mig={1: (("1g.10gb", 0),)})
+    gone = MigPlacement(node.gpus[1].gpu_id, "2g.20gb", 0)
+    held = [
+        Allocation(JOB, node.node_id, gpu_ids=(GpuId("GPU-gone"),), cpu_milli=500),
+        Allocation(JOB, node.node_id, gpu_ids=(node.gpus[1].gpu_id,), mig=gone),
+    ]
+    fleet = a_fleet(node, allocations=held)
+    assert fleet.gpu_free_mask[0] == 0b01
+    assert fleet.cpu_free[0] == fleet.cpu_total[0] - 500
 
 
 def test_a_node_is_given_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuplane.core.quota.specs import (
@@ -229,8 +231,15 @@ def test_work_that_could_delay_the_head_waits_behind_it(duration: int | None) ->
     decision = run(a_blocked_world(small))
     assert not decision.placed
     head, other = decision.waiting
-    assert "A place is kept for it from 2025-10-09T09:53:20Z on" in head.reason.sentence
+    assert "A place is kept for it from 2025-10-09T09:54Z on" in head.reason.sentence
     assert other.reason.word is Word.BEHIND_HEAD
+
+
+def test_a_place_behind_overdue_work_is_told_without_a_time() -> None:
+    world = a_blocked_world(a_workload("small").gpus(2))
+    world.running = [replace(each, started_at=NOW - 10**8) for each in world.running]
+    head = run(world).waiting[0]
+    assert "the work there is over its expected time" in head.reason.sentence
 
 
 def test_work_on_other_nodes_passes_the_head_however_long_it_is() -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import groupby
 
 ACTUAL, EXPECTED, NOW = "█", "░", "│"
-MIN_CHART, MAX_LABEL = 20, 34
+MIN_CHART, MIN_LABEL, MAX_LABEL = 20, 8, 34
 TICK_CHARS = 14
 """One tick of the axis takes at least so many characters."""
 STEPS_S = (
@@ -75,8 +75,9 @@ def draw(
         width: Characters of a line.
         paint: Colours text, or leaves it.
     """
-    label = min(MAX_LABEL, max((len(line.label) for line in lines), default=0))
     notes = max((len(line.note) for line in lines), default=0)
+    room = max(MIN_LABEL, width - notes - MIN_CHART - 3)
+    label = min(MAX_LABEL, room, max((len(line.label) for line in lines), default=0))
     frame = Frame(since, until, now, max(MIN_CHART, width - label - notes - 3))
     drawn = [" " * (label + 1) + text for text in _axis(frame, paint)]
     for line in lines:

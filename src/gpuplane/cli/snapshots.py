@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import CliError, Exit
@@ -47,6 +47,20 @@ def pack(folder: Path, *, max_bytes: int = MAX_BYTES) -> Snapshot:
         CliError: If it is too large, or a link points out of it.
     """
     archive = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - handed on
+    try:
+        count = _write(archive, folder, max_bytes)
+        size = archive.tell()
+        archive.seek(0)
+        digest = hashlib.file_digest(archive, "sha256").hexdigest()
+        archive.seek(0)
+    except BaseException:
+        archive.close()
+        raise
+    return Snapshot(digest, size, count, archive)
+
+
+def _write(archive: IO[bytes], folder: Path, max_bytes: int) -> int:
+    """Write the archive and return the count of its members."""
     count = 0
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=archive, compresslevel=_LEVEL, mtime=0) as z,
@@ -57,13 +71,9 @@ def pack(folder: Path, *, max_bytes: int = MAX_BYTES) -> Snapshot:
             count += 1
             if count > MAX_FILES or archive.tell() > max_bytes:
                 raise _too_large(folder, count, max_bytes)
-    size = archive.tell()
-    if size > max_bytes:
+    if archive.tell() > max_bytes:
         raise _too_large(folder, count, max_bytes)
-    archive.seek(0)
-    digest = hashlib.file_digest(archive, "sha256").hexdigest()
-    archive.seek(0)
-    return Snapshot(digest, size, count, archive)
+    return count
 
 
 def upload(client: Client, folder: Path) -> Snapshot:

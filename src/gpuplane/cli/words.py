@@ -136,9 +136,9 @@ def parse_duration(text: str) -> int:
             total += int(digits) * DURATION_UNITS[char]
             digits = ""
         else:
-            raise ValueError(text)
+            raise ValueError(f"{text!r} is no duration")
     if digits or not total:
-        raise ValueError(text)
+        raise ValueError(f"{text!r} is no duration")
     return total
 
 

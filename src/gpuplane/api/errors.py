@@ -6,8 +6,10 @@ from typing import Any, cast
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from gpuplane.api.refusals import RefusalTrace
 from gpuplane.kit.errors import (
@@ -82,7 +84,7 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     found = cast("HTTPException", error)
     if found.status_code == 405:
-        allowed = (found.headers or {}).get("Allow", "")
+        allowed = _methods_at(request)
         refusal = ProductError(
             f"{request.method} is not possible here.",
             code="method_not_allowed",
@@ -102,10 +104,21 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             ),
         )
     if found.status_code >= 500:
-        return answer_of(request, Unavailable("This cannot be answered just now."))
+        return answer_of(
+            request, Unavailable("This cannot be answered just now.", fix="Try again in a moment.")
+        )
     other = InvalidInput(str(found.detail), fix="Check the request.")
     other.status = found.status_code
     return answer_of(request, other)
+
+
+def _methods_at(request: Request) -> str:
+    """Return every method of an address; the framework names those of its first route alone."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 async def _out_of_range(request: Request, error: Exception) -> JSONResponse:

@@ -38,6 +38,7 @@ from gpuplane.kit.errors import (
     InvalidInput,
     TooLarge,
     Unprocessable,
+    WrongMediaType,
 )
 from gpuplane.kit.problems import nearest
 from gpuplane.kit.tracing import Tracing
@@ -127,7 +128,8 @@ class Guard:
             await self._app(scope, _limited(receive, headers, self._upload_bytes), send)
             return
         body = await _read_body(receive, headers, self._context.limits.body_bytes)
-        if body and _is_json(headers):
+        if body:
+            _require_json(headers)
             check_json(body, self._context.limits.json_depth)
         if scope["method"] == "POST" and b"idempotency-key" in headers:
             call.idempotency_key = self._key(headers)
@@ -250,9 +252,16 @@ def _query_names(route: APIRoute) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_json(headers: dict[bytes, bytes]) -> bool:
-    kind = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
-    return kind == b"application/json" or kind.endswith(b"+json")
+def _require_json(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if kind == b"application/json" or kind.endswith(b"+json"):
+        return
+    named = kind[:100].decode("latin-1") or "none"
+    raise WrongMediaType(
+        f"The body is read as JSON alone, and its Content-Type is {named!r}.",
+        field="Content-Type",
+        fix="Send Content-Type: application/json.",
+    )
 
 
 def _request_hash(scope: Scope, body: bytes) -> str:

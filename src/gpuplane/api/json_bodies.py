@@ -1,4 +1,11 @@
-"""Refuses what is no JSON we could mean, before anything reads it: depth, NaN, NUL, bad UTF-8."""
+"""Refuses what is no JSON we could mean, before anything reads it.
+
+Depth, NaN, NUL, bad UTF-8, and names given twice, of which a parser would keep one in silence.
+"""
+
+import json
+from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -31,6 +38,20 @@ def check_json(body: bytes, max_depth: int) -> None:
         _check_depth(value, max_depth)
     if b"\\u0000" in body:
         _check_nul(value)
+    json.loads(body, object_pairs_hook=_without_doubles)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+    raise InvalidInput(
+        f"The field {twice[:100]!r} is given more than once in one object.",
+        code="duplicate_field",
+        field=twice[:100],
+        fix="Give it once.",
+    )
 
 
 def _check_depth(value: object, max_depth: int) -> None:

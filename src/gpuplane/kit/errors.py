@@ -97,6 +97,13 @@ class TooLarge(ProductError):
     status, code = 413, "too_large"
 
 
+class WrongMediaType(ProductError):
+    """A body of a kind that is not read here."""
+
+    status = 415
+    code = "wrong_media_type"
+
+
 class Unprocessable(ProductError):
     """Well-formed, with a field that cannot hold."""
 

@@ -112,8 +112,20 @@ def _field_error(error: Mapping[str, Any], body_type: object) -> FieldError:
         fix = nearest(given[:100], expected) if isinstance(given, str) else nearest("", expected)
         return FieldError(path, "This is none of the known values.", fix)
     message = str(error["msg"]).removeprefix("Value error, ")
-    message = message.replace("Input should", "This should", 1)
-    return FieldError(path, message if message.endswith(".") else f"{message}.")
+    message = re.sub(r"^(Input|String|List|Dictionary) should", "This should", message)
+    reason = message if message.endswith(".") else f"{message}."
+    return FieldError(path, reason, _fix_of(kind))
+
+
+def _fix_of(kind: str) -> str:
+    """Return the fix for a bound or a pattern; the reason has said which."""
+    if kind.startswith(("greater_than", "less_than")):
+        return "Give a number within the bound."
+    if kind.endswith("too_long"):
+        return "Make it shorter."
+    if kind.endswith("too_short"):
+        return "Make it longer."
+    return "Write it as the API document describes (/api/v1/openapi.json)."
 
 
 def fields_at(kind: object, location: Sequence[int | str]) -> set[str]:

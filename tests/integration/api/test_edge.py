@@ -79,6 +79,8 @@ async def test_an_unknown_path_and_a_wrong_method_are_problems(server: Server) -
     answer = await server.http.delete("/health")
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
     assert answer.headers["Allow"] == "GET"
+    answer = await server.http.put("/api/v1/tenants")
+    assert answer.headers["Allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize(
@@ -95,13 +97,32 @@ async def test_an_unknown_path_and_a_wrong_method_are_problems(server: Server) -
         (b'{"a\\u0000b": 1}', "invalid_text"),
         (b"[" * 100 + b"]" * 100, "too_deep"),
         (b'{"a":' * 4000 + b"1" + b"}" * 4000, "too_deep"),
+        (b'{"name": "a", "name": "b"}', "duplicate_field"),
+        (b'{"a": [{"b": 1, "b": 1}]}', "duplicate_field"),
     ],
 )
 async def test_what_is_no_json_we_can_mean_is_refused_with_400(
     server: Server, body: bytes, code: str
 ) -> None:
-    answer = await server.http.post("/api/v1/tenants", content=body)
+    answer = await server.http.post(
+        "/api/v1/tenants", content=body, headers={"Content-Type": "application/json"}
+    )
     assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert answer.json()["fix"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+async def test_a_body_that_is_not_said_to_be_json_is_refused(server: Server, kind: str) -> None:
+    answer = await server.http.post(
+        "/api/v1/tenants", content=b'{"name": "a"}', headers={"Content-Type": kind}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (415, "wrong_media_type")
+    assert answer.json()["fix"]
+
+
+async def test_a_number_out_of_bounds_is_refused_with_a_fix(server: Server) -> None:
+    answer = await server.http.get("/api/v1/tenants", params={"limit": 10**9})
+    assert (answer.status_code, answer.json()["field"]) == (422, "limit")
     assert answer.json()["fix"]
 
 

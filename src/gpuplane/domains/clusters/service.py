@@ -287,7 +287,10 @@ def withdraw_maintenance(
     """
     cluster = get_cluster(session, key)
     if not repository.delete_window(session, cluster.id, window_id):
-        raise WindowNotFound(f"There is no maintenance window {window_id} on {cluster.name}.")
+        raise WindowNotFound(
+            f"There is no maintenance window {window_id} on {cluster.name}.",
+            fix="List the windows of the cluster to see their ids.",
+        )
     _announce(
         session,
         cluster,

@@ -72,7 +72,9 @@ def able(backend: Backend, kind: type[T], what: str) -> T:
     """
     if not isinstance(backend, kind):
         raise Unprocessable(
-            f"A {backend.kind} cluster cannot {what}.", code="not_supported_by_backend"
+            f"A {backend.kind} cluster cannot {what}.",
+            code="not_supported_by_backend",
+            fix="Use a cluster of another kind for this.",
         )
     return backend
 

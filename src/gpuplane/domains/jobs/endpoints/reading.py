@@ -102,7 +102,9 @@ async def exec_in_job(call: CallDep, job_id: UUID, body: ExecIn) -> ExecOut:
             ref_of(attempt), body.rank, body.command, body.stdin.encode(), body.timeout_s
         )
     except BackendError as error:
-        raise Unprocessable(f"{error.message}.", code="exec_failed") from error
+        raise Unprocessable(
+            f"{error.message}.", code="exec_failed", fix="Check the command, the rank and the time."
+        ) from error
     answer = ExecOut(
         exit_code=result.exit_code,
         stdout=result.stdout.decode("utf-8", "replace"),
@@ -139,7 +141,11 @@ async def download_artifact(
     found = await call.read(lambda s: service.get_output(s, call.principal, job_id, None))
     attempt = found.attempt
     if attempt is None or not found.is_over:
-        raise NotFound(f"{found.job.name} has left no artifacts yet.", code="artifact_not_found")
+        raise NotFound(
+            f"{found.job.name} has left no artifacts yet.",
+            code="artifact_not_found",
+            fix="Wait for the end of the job.",
+        )
     keeper = able(find_backend(call, attempt), FetchesArtifacts, "give artifacts back")  # type: ignore[type-abstract]  # a protocol is asked for
     try:
         sizes = dict(await keeper.list_artifacts(ref_of(attempt)))
@@ -175,7 +181,9 @@ async def _bytes_of(
 
 
 def _no_artifact(error: BackendError) -> ProductError:
-    return LogsGone(f"{error.message}.", code="artifacts_gone")
+    return LogsGone(
+        f"{error.message}.", code="artifacts_gone", fix="Run the job again to have them once more."
+    )
 
 
 def _event_body(event: Event) -> JobEventOut:

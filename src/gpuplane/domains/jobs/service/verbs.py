@@ -136,7 +136,10 @@ def suspend(
     if job.condition is Condition.PAUSED:
         return job
     if job.status in TERMINAL:
-        raise WrongStatus(f"{job.name} is {job.status}; it cannot be suspended any more.")
+        raise WrongStatus(
+            f"{job.name} is {job.status}; it cannot be suspended any more.",
+            fix="Nothing needs to be done.",
+        )
     message = f"{principal.name} suspended it." + (f" {reason}" if reason else "")
     if job.status in HOLDING:
         done = request_stop(
@@ -184,7 +187,12 @@ def resume(session: WriteSession, principal: Principal, job_id: UUID, now: int) 
             f"{job.name} is still stopping.", fix="Resume it once its attempt is over."
         )
     if job.condition is not Condition.PAUSED:
-        raise WrongStatus(f"{job.name} is {job.status} and not suspended.")
+        raise WrongStatus(
+            f"{job.name} is {job.status} and not suspended.",
+            fix="Retry it instead."
+            if job.status in (JobStatus.FAILED, JobStatus.CANCELLED)
+            else "Nothing needs to be done.",
+        )
     done = repository.update_job(
         session, job, now, condition="", condition_at=None, reason="", status_message="", due_at=now
     )
@@ -208,7 +216,10 @@ def change_priority(
     """
     job = get_job_to_change(session, principal, job_id)
     if job.status in TERMINAL:
-        raise WrongStatus(f"{job.name} is {job.status}; its priority means nothing any more.")
+        raise WrongStatus(
+            f"{job.name} is {job.status}; its priority means nothing any more.",
+            fix="Submit it again with another priority.",
+        )
     if job.spec.priority is priority:
         return job
     spec = replace(job.spec, priority=priority)
@@ -328,7 +339,10 @@ def report_checkpoint(
 def _get_running(session: WriteSession, principal: Principal, job_id: UUID) -> Job:
     job = get_job_to_change(session, principal, job_id)
     if job.status not in HOLDING:
-        raise WrongStatus(f"{job.name} is {job.status} and does not run, so it reports nothing.")
+        raise WrongStatus(
+            f"{job.name} is {job.status} and does not run, so it reports nothing.",
+            fix="Report while it runs.",
+        )
     return job
 
 

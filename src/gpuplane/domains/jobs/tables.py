@@ -32,7 +32,7 @@ class JobRow(Base):
         Index("ix_jobs_tenant_status", "tenant_id", "status", "created_at", "id"),
         Index("ix_jobs_type_created", "job_type", "created_at", "id"),
         Index("ix_jobs_priority_created", "priority", "created_at", "id"),
-        Index("ix_jobs_source", "source_type", "source_id", "created_at", "id"),
+        Index("ix_jobs_source", "source_id", "created_at", "id"),
         Index("ix_jobs_source_created", "source_type", "created_at", "id"),
         Index("ix_jobs_name", "name", "created_at", "id"),
         Index("ix_jobs_queue_created", "queue", "created_at", "id"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, exists, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 
 from gpuplane.core.ids import JobId
 from gpuplane.db.pages import load_page
@@ -39,6 +39,11 @@ _EQUAL = (
     "user_id",
     "array_id",
 )
+
+
+_NARROW = ("source_id", "array_id", "user_id")
+"""Filters that few jobs pass: the list is read from their index, not from one of the wide ones."""
+_WIDE = frozenset({"job_type", "priority", "source_type", "gpu_model", "data_classification"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def _branches(
             )
         query = query.where(*conditions)
         if status is not None:
-            query = query.where(jobs.c.status == status)
+            query = query.where(_column("status", wanted) == status)
         if place is not None:
             query = query.where(jobs.c[place[0]] == place[1])
         branches.append(query)
@@ -119,7 +124,7 @@ def _conditions(wanted: JobFilter, *, skip_label: bool) -> list[ColumnElement[bo
     for name in _EQUAL:
         value = getattr(wanted, name)
         if value is not None:
-            found.append(jobs.c[name] == value)
+            found.append(_column(name, wanted) == value)
     if wanted.name_prefix:
         found += [
             jobs.c.name >= wanted.name_prefix,
@@ -130,15 +135,30 @@ def _conditions(wanted: JobFilter, *, skip_label: bool) -> list[ColumnElement[bo
     if wanted.created_until is not None:
         found.append(jobs.c.created_at < wanted.created_until)
     for key, value in wanted.labels[1:] if skip_label else wanted.labels:
+        other = labels.alias()
         found.append(
-            exists().where(
-                labels.c.key == key,
-                labels.c.value == value,
-                labels.c.created_at == jobs.c.created_at,
-                labels.c.job_id == jobs.c.id,
+            exists()
+            .where(
+                other.c.key == key,
+                other.c.value == value,
+                other.c.created_at == jobs.c.created_at,
+                other.c.job_id == jobs.c.id,
             )
+            .correlate(jobs)
         )
     return found
+
+
+def _column(name: str, wanted: JobFilter) -> ColumnElement[Any]:
+    """Return a column to compare; a wide one without its index where a narrow filter has one.
+
+    Without statistics SQLite cannot know that a thousand jobs have one source and fifty thousand
+    one type; an expression keeps it from choosing the index of the type.
+    """
+    is_wide = name in _WIDE or name == "status"
+    if is_wide and any(getattr(wanted, each) is not None for each in _NARROW):
+        return func.coalesce(jobs.c[name], "")
+    return jobs.c[name]
 
 
 def _after_prefix(prefix: str) -> str:

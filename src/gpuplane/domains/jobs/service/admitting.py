@@ -65,8 +65,6 @@ def admit(
     events.record_many(session, [_told(*each, now) for each in admitted])
     if admitted:
         session.wake("dispatcher")
-    if len(admitted) < len(placed):
-        session.wake("scheduler")
     return AdmissionReport(tuple(job.id for job, _, _ in admitted), len(placed) - len(admitted))
 
 

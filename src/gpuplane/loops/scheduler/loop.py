@@ -101,6 +101,10 @@ class SchedulerLoop:
         if world.queued:
             await self._decide_all(world, now, report)
         self.last = report
+        if report.stale and not report.placed:
+            # Nothing came of it: look at the database afresh, at the next wake-up or period.
+            self._state.forget()
+            return False
         return report.stale > 0
 
     async def _decide_all(self, world: World, now: int, report: CycleReport) -> None:

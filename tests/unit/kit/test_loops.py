@@ -1,0 +1,107 @@
+"""Loops run by wake-up and by period, one turn at a time, and survive their own errors."""
+
+import asyncio
+
+import pytest
+
+from gpuplane.kit.loops import LoopRunner
+from tests.clocks import FakeClock
+
+
+class CountingLoop:
+    """Counts its turns; fails and asks for more as told."""
+
+    def __init__(self, name: str = "counting", period_s: float = 3600.0) -> None:
+        self.name = name
+        self.period_s = period_s
+        self.turns = 0
+        self.again = 0
+        self.fails = 0
+        self.at_once = 0
+        self.most_at_once = 0
+        self.turned = asyncio.Event()
+
+    async def run_once(self) -> bool:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        self.turns += 1
+        self.turned.set()
+        if self.fails:
+            self.fails -= 1
+            raise LookupError("a bad turn")
+        self.again -= 1
+        return self.again > 0
+
+    async def wait_for(self, turns: int) -> None:
+        while self.turns < turns:
+            self.turned.clear()
+            await asyncio.wait_for(self.turned.wait(), 10)
+
+
+async def test_a_loop_runs_when_it_is_woken_and_not_before() -> None:
+    runner, loop = LoopRunner(FakeClock()), CountingLoop()
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(1)
+    runner.wake(["another", "counting"])
+    await loop.wait_for(2)
+    await runner.stop()
+    assert loop.turns == 2
+
+
+async def test_a_loop_that_knows_of_more_work_runs_on() -> None:
+    runner, loop = LoopRunner(FakeClock()), CountingLoop()
+    loop.again = 5
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(5)
+    await runner.stop()
+    assert loop.turns == 5
+
+
+async def test_turns_of_one_loop_never_overlap() -> None:
+    runner, loop = LoopRunner(FakeClock()), CountingLoop()
+    runner.add(loop)
+    runner.start()
+    for turn in range(1, 20):
+        runner.wake(["counting"])
+        await loop.wait_for(turn)
+    await runner.stop()
+    assert loop.most_at_once == 1
+
+
+async def test_an_error_ends_the_turn_is_counted_and_the_next_turn_is_the_retry() -> None:
+    runner, loop = LoopRunner(FakeClock()), CountingLoop()
+    loop.fails = 1
+    runner.add(loop)
+    await runner.turn(loop, runner.states["counting"])
+    state = runner.states["counting"]
+    assert (state.failures, state.consecutive_failures) == (1, 1)
+    assert state.last_error == "LookupError: a bad turn"
+    await runner.turn(loop, state)
+    assert (state.failures, state.consecutive_failures, state.last_error) == (1, 0, None)
+
+
+def test_two_loops_of_one_name_are_refused() -> None:
+    runner = LoopRunner(FakeClock())
+    with pytest.raises(ValueError, match="two loops are named"):
+        for _ in range(2):
+            runner.add(_named("twice"))
+
+
+async def test_a_loop_without_a_finished_turn_for_long_is_stalled() -> None:
+    clock = FakeClock()
+    runner, loop = LoopRunner(clock), CountingLoop(period_s=10)
+    runner.add(loop)
+    state = runner.states["counting"]
+    await runner.turn(loop, state)
+    assert not state.is_stalled(clock.now_ms() + 49_000)
+    assert state.is_stalled(clock.now_ms() + 51_000)
+
+
+def _named(name: str) -> CountingLoop:
+    loop = CountingLoop.__new__(CountingLoop)
+    loop.name, loop.period_s = name, 1.0
+    return loop

@@ -145,11 +145,13 @@ class Client:
         return answer.json() if answer.content else None
 
     async def until(self, job_id: str, *statuses: str) -> str:
-        """Wait until a job has one of these statuses, or is over; return its status."""
+        """Wait until a job has one of these statuses, is paused or is over; return its status."""
 
         async def there() -> str:
-            status: str = (await get(self.plane, f"/jobs/{job_id}"))["status"]
-            return status if status in OVER or status in statuses else ""
+            job = await get(self.plane, f"/jobs/{job_id}")
+            status: str = job["status"]
+            is_paused = job["condition"] == "Paused"
+            return status if is_paused or status in OVER or status in statuses else ""
 
         return await wait_until_async(
             there, f"{self.name} is {statuses}", deadline_s=SETTLE_S, interval_s=POLL_S

@@ -301,9 +301,7 @@ def upgrade() -> None:
             "ix_jobs_project_created", ["project_id", "created_at", "id"], unique=False
         )
         batch_op.create_index("ix_jobs_queue_created", ["queue", "created_at", "id"], unique=False)
-        batch_op.create_index(
-            "ix_jobs_source", ["source_type", "source_id", "created_at", "id"], unique=False
-        )
+        batch_op.create_index("ix_jobs_source", ["source_id", "created_at", "id"], unique=False)
         batch_op.create_index(
             "ix_jobs_source_created", ["source_type", "created_at", "id"], unique=False
         )
@@ -953,6 +951,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("attempt_id", "rank"),
     )
+    with op.batch_alter_table("jobs_replicas", schema=None) as batch_op:
+        batch_op.create_index("ix_jobs_replicas_node", ["node_id"], unique=False)
+
     op.create_table(
         "nodes_gpus",
         sa.Column("gpu_id", sa.String(length=100), nullable=False),
@@ -1076,6 +1077,9 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_nodes_gpus_cluster_id"))
 
     op.drop_table("nodes_gpus")
+    with op.batch_alter_table("jobs_replicas", schema=None) as batch_op:
+        batch_op.drop_index("ix_jobs_replicas_node")
+
     op.drop_table("jobs_replicas")
     with op.batch_alter_table("identity_users", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_identity_users_tenant_id"))

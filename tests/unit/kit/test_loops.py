@@ -84,11 +84,11 @@ async def test_an_error_ends_the_turn_is_counted_and_the_next_turn_is_the_retry(
     assert (state.failures, state.consecutive_failures, state.last_error) == (1, 0, None)
 
 
-def test_two_loops_of_one_name_are_refused() -> None:
+async def test_two_loops_of_one_name_are_refused() -> None:
     runner = LoopRunner(FakeClock())
+    runner.add(CountingLoop("twice"))
     with pytest.raises(ValueError, match="two loops are named"):
-        for _ in range(2):
-            runner.add(_named("twice"))
+        runner.add(CountingLoop("twice"))
 
 
 async def test_a_loop_without_a_finished_turn_for_long_is_stalled() -> None:
@@ -99,9 +99,3 @@ async def test_a_loop_without_a_finished_turn_for_long_is_stalled() -> None:
     await runner.turn(loop, state)
     assert not state.is_stalled(clock.now_ms() + 49_000)
     assert state.is_stalled(clock.now_ms() + 51_000)
-
-
-def _named(name: str) -> CountingLoop:
-    loop = CountingLoop.__new__(CountingLoop)
-    loop.name, loop.period_s = name, 1.0
-    return loop

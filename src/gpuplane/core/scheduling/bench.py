@@ -13,7 +13,7 @@ from gpuplane.core.scheduling import filters
 from gpuplane.core.scheduling.filters import EVERYWHERE, Where
 from gpuplane.core.scheduling.fragmentation import TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
-from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.scores import (
     Ranks,
     ScoreContext,
@@ -89,7 +89,9 @@ class Bench:
         self.held_until: Ints = np.zeros(len(fleet), dtype=np.int64)
         self.is_holding = False
         self._mix = bind_mix(mix, fleet)
-        self._chance = compute_chance(fleet, seed)
+        nothing: Ranks = np.zeros(len(fleet), dtype=np.int64)
+        is_random = policy.placement is PlacementPolicy.RANDOM
+        self._chance = compute_chance(fleet, seed) if is_random else nothing
         self._price_step = compute_price_steps(fleet)
         self._maintenance = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
         self._rows: dict[tuple[str, int], Row] = {}

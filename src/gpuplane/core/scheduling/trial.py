@@ -36,7 +36,6 @@ class Trial:
     """Fleets and quotas of a snapshot under trial; use as a context manager.
 
     Attributes:
-        whereabouts: (fleet, node) of every replica of running and started jobs.
         heads: By queue, the blocked head that keeps its place.
         started: What was placed since the last `advance`, with where.
     """
@@ -53,12 +52,11 @@ class Trial:
         )
         self.benches = [Bench(fleet, policy, mix, now, seed) for fleet in fleets]
         self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets)
-        self.whereabouts: dict[JobId, list[tuple[int, int]]] = {}
+        self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
         self.started: list[tuple[Workload, Found]] = []
         self._releases: dict[JobId, Release] | None = None
         self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
-        self._note_running()
 
     def __enter__(self) -> "Trial":
         self._fleet_marks = [bench.fleet.checkpoint() for bench in self.benches]
@@ -76,18 +74,16 @@ class Trial:
             bench.fleet.rollback(mark)
             bench.fleet.touched.clear()
 
-    def _note_running(self) -> None:
-        places = {bench.fleet.cluster_id: i for i, bench in enumerate(self.benches)}
-        for running in self.snapshot.running:
-            index = places.get(running.cluster_id)
-            if index is None:
-                continue
-            nodes = self.benches[index].fleet.index
-            self.whereabouts[running.workload.job_id] = [
-                (index, nodes[each.node_id])
-                for each in running.allocations
-                if each.node_id in nodes
-            ]
+    def _list_places(self) -> dict[JobId, list[tuple[int, int]]]:
+        """Return (fleet, node) of every replica of running and started jobs, made at first use."""
+        if self._places is None:
+            self._places = {
+                running.workload.job_id: [(index, take.node) for take in takes]
+                for running, index, takes in self.list_running()
+            }
+            for workload, found in self.started:
+                self._places[workload.job_id] = _places_of(found)
+        return self._places
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -144,21 +140,24 @@ class Trial:
 
     def note_started(self, workload: Workload, found: Found) -> None:
         """Remember what was started in this trial: others may want to be near it or follow it."""
-        takes = found.spots.takes
-        self.whereabouts[workload.job_id] = [(found.bench_index, take.node) for take in takes]
+        if self._places is not None:
+            self._places[workload.job_id] = _places_of(found)
         self.started.append((workload, found))
         if self._releases is not None:
             self._releases[workload.job_id] = self.release_of(workload, found)
 
     def note_ended(self, job_id: JobId) -> None:
         """Forget a workload that is over; what it held is given back by the caller."""
-        self.whereabouts.pop(job_id, None)
+        self._list_places().pop(job_id, None)
         self.list_releases()
         if self._releases is not None:
             self._releases.pop(job_id, None)
 
     def advance(self, now: int) -> None:
         """Go on to a later instant: nothing is kept for anyone yet."""
+        if self.started:
+            self._list_places()
+            self.list_releases()
         self.now = now
         self.heads.clear()
         self.started.clear()
@@ -267,11 +266,15 @@ class Trial:
         return mask
 
     def _nodes_of(self, job_id: JobId, index: int) -> list[int]:
-        return [node for fleet, node in self.whereabouts.get(job_id, ()) if fleet == index]
+        return [node for fleet, node in self._list_places().get(job_id, ()) if fleet == index]
 
     def may_use(self, workload: Workload, fleet: Fleet) -> bool:
         """Tell whether the workload may run in this fleet's cluster."""
         return workload.clusters is None or fleet.cluster_id in workload.clusters
+
+
+def _places_of(found: Found) -> list[tuple[int, int]]:
+    return [(found.bench_index, take.node) for take in found.spots.takes]
 
 
 def _found(index: int, spots: Spots, grant: Grant) -> Found:

@@ -5,6 +5,7 @@ kept for its preemptor: what is stopping is soft, it counts as taken for everyon
 now and as free for those who may wait for it.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ from gpuplane.core.scheduling.room import (
 )
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.workloads import PRIORITY_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +122,23 @@ class VictimSearch:
 
     def _usable(self, workload: Workload) -> list[Candidate]:
         """Return whom the table lets this workload stop, cheapest first."""
+        everyone = self._all()
+        # They stand by class, lowest first: nobody from the workload's own class on may be stopped.
+        own = PRIORITY_VALUES[workload.priority]
+        lower = bisect_left(everyone, own, key=lambda each: each.piece.key[0])
+        is_open = {each: self._left(each) > 0 for each in self._clusters(workload)}
         found = [
             each
-            for each in self._all()
-            if each.job_id not in self._chosen
+            for each in everyone[:lower]
+            if is_open.get(each.running.cluster_id, False)
+            and each.job_id not in self._chosen
             and may_stop(workload, each.running.workload)
-            and self._left(each.running.cluster_id) > 0
-            and (workload.clusters is None or each.running.cluster_id in workload.clusters)
         ]
         return found[: self._limits.max_candidates]
+
+    def _clusters(self, workload: Workload) -> list[ClusterId]:
+        fleets = [bench.fleet for bench in self._trial.benches]
+        return [fleet.cluster_id for fleet in fleets if self._trial.may_use(workload, fleet)]
 
     def _left(self, cluster_id: ClusterId) -> int:
         return self._limits.per_cluster_hour - self._spent.get(cluster_id, 0)

@@ -24,6 +24,8 @@ from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
 from gpuplane.domains.jobs.service.due import WaitTargets
+from gpuplane.domains.jobs.service.using import find_use as find_jobs
+from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
 from gpuplane.entry.settings import Settings, SettingsError
@@ -148,6 +150,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "event_feed": parts.feed,
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
+            "in_use": (find_jobs, secrets.find_use),
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),

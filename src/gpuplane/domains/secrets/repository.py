@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select, update
+from sqlalchemy import Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuplane.core.ids import ProjectId, SecretId, TenantId
@@ -112,6 +112,14 @@ def sealed_after(
     if after is not None:
         query = query.where(rows.c.id > after)
     return tuple((_secret(row), row["sealed"]) for row in session.rows(query))
+
+
+def count_secrets(session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None) -> int:
+    """Return how many secrets a tenant, or one of its projects, has."""
+    query = select(func.count()).select_from(rows).where(rows.c.tenant_id == tenant_id)
+    if project_id is not None:
+        query = query.where(rows.c.project_id == project_id)
+    return int(session.scalar(query) or 0)
 
 
 def remove_secret(session: WriteSession, secret_id: SecretId) -> None:

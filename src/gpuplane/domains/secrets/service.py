@@ -7,7 +7,7 @@ the caller's time before the transaction, so a first key being made never holds 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from gpuplane.core.ids import JobId, ProjectId, SecretId
+from gpuplane.core.ids import JobId, ProjectId, SecretId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events.service import NewEvent, record, record_many
 from gpuplane.domains.identity.service import resolve_project
@@ -102,6 +102,15 @@ def delete_secret(
     secret = get_secret(session, principal, secret_id, Permission.SECRET_WRITE)
     repository.remove_secret(session, secret.id)
     _announce(session, "secret.deleted", secret, principal.name, now)
+
+
+def find_use(session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None) -> str | None:
+    """Return a sentence about the secrets that lie there, or None when there are none."""
+    count = repository.count_secrets(session, tenant_id, project_id)
+    if not count:
+        return None
+    where = "tenant" if project_id is None else "project"
+    return f"The {where} still has {count} {'secret' if count == 1 else 'secrets'}."
 
 
 def missing_secrets(

@@ -371,10 +371,12 @@ def list_array_ids(session: ReadSession, array_id: UUID) -> list[JobId]:
     return [row["id"] for row in session.rows(query)]
 
 
-def count_unfinished(session: ReadSession, tenant_id: UUID) -> int:
-    """Return a tenant's jobs that are not over, for its submit limit."""
+def count_unfinished(session: ReadSession, tenant_id: UUID, project_id: UUID | None = None) -> int:
+    """Return the jobs of a tenant, or of one of its projects, that are not over."""
     over = [str(s) for s in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)]
     query = select(func.count()).where(jobs.c.tenant_id == tenant_id, jobs.c.status.not_in(over))
+    if project_id is not None:
+        query = query.where(jobs.c.project_id == project_id)
     return int(session.scalar(query) or 0)
 
 

@@ -38,6 +38,7 @@ UNIT_TRIES = 5
 """How often a unit is run when PostgreSQL reports a deadlock or serialisation failure."""
 SQLITE_BUSY_MS = 5_000
 RETRYABLE_STATES = {"40001", "40P01"}
+DISK_FULL_STATE = "53100"
 AWAY_RETRY_AFTER_S = 5
 
 Woken = Callable[[set[str]], None]
@@ -187,6 +188,8 @@ class Database:
                 while unit is not None:
                     if self._run_in_savepoint(connection, unit):
                         done.append(unit)
+                    elif not _has_transaction(connection):
+                        raise _GroupLost from unit.future.exception()
                     if len(done) >= GROUP_LIMIT or time.monotonic() > until:
                         break
                     unit = self._next_queued()
@@ -197,7 +200,7 @@ class Database:
             failure = _public(error)
             for unit in done:
                 unit.future.set_exception(failure)
-            raise
+            raise failure from error
         self._announce(set().union(*(unit.woken for unit in done)))
         for unit in done:
             unit.future.set_result(unit.result)
@@ -269,10 +272,28 @@ class Database:
                 loop.call_soon_threadsafe(listener, woken)
 
 
+class _GroupLost(Exception):
+    """SQLite rolled the whole transaction back under one unit, as it does when the disk is full.
+
+    The units before it in the group are undone too, and none may be told that it is stored.
+    """
+
+
+def _has_transaction(connection: Connection) -> bool:
+    """Return whether SQLite still holds the transaction that was begun."""
+    return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]  # it is connected
+
+
 def _public(error: BaseException) -> BaseException:
-    """Return what the caller of a unit should see for a database error."""
-    if isinstance(error, OperationalError) and "readonly" not in str(error.orig):
-        full = "full" in str(error.orig).lower()
+    """Return what the caller of a unit should see for a database error.
+
+    A full disk may hide behind its consequences, such as a savepoint that is gone.
+    """
+    if isinstance(error, OperationalError | _GroupLost) and "readonly" not in str(error):
+        full = any(
+            "disk is full" in str(each) or getattr(each, "sqlstate", None) == DISK_FULL_STATE
+            for each in _causes(error)
+        )
         away = Unavailable(
             "The disk that holds the database is full."
             if full
@@ -284,6 +305,15 @@ def _public(error: BaseException) -> BaseException:
         away.__cause__ = error
         return away
     return error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and everything that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ if error.__cause__ is not None else error.__context__
 
 
 @contextlib.contextmanager

@@ -94,7 +94,8 @@ def create_app(deps: AppDependencies) -> FastAPI:
 def operation_id(route: APIRoute) -> str:
     """Return the id of an operation in the OpenAPI document: `jobs_submit`."""
     module = route.endpoint.__module__.split(".")
-    return f"{module[-2]}_{route.endpoint.__name__}"
+    place = module[2] if module[1] == "domains" else module[-2]
+    return f"{place}_{route.endpoint.__name__}"
 
 
 def guarded_routes(app: FastAPI) -> list[APIRoute]:

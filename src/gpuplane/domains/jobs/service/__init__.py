@@ -125,8 +125,8 @@ from gpuplane.domains.jobs.service.retaining import (
     prune_jobs,
 )
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
+from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
-    Submission,
     SubmitLimits,
     check_submission,
     draft_job,

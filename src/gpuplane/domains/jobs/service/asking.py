@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.reasons import Reason
 from gpuplane.domains.jobs.errors import QuotaExceeded
-from gpuplane.domains.jobs.service.submitting import Submission
+from gpuplane.domains.jobs.service.submission import Submission
 
 RETRY_AFTER_S = 30
 """When a job refused for quota may be sent again: quota is given back when jobs end."""

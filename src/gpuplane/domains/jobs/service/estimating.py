@@ -10,7 +10,7 @@ from gpuplane.domains.billing.service import Cost
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs.service.asking import Outlook
-from gpuplane.domains.jobs.service.submitting import Submission
+from gpuplane.domains.jobs.service.submission import Submission
 
 HOUR_MS = 3_600_000
 MAX_ALTERNATIVES = 5

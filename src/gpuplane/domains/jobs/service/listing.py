@@ -16,7 +16,7 @@ from gpuplane.domains.jobs.repository import listing
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
 from gpuplane.domains.jobs.service.rights import get_job
-from gpuplane.domains.jobs.service.submitting import Submission
+from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from gpuplane.core.ids import JobId, ProjectId, TenantId, UserId
+from gpuplane.core.ids import JobId, TenantId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.scheduling.windows import find_next_window
 from gpuplane.core.workloads import DeploymentType, JobSpec, JobType
@@ -16,6 +16,8 @@ from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
 from gpuplane.domains.jobs.rules import DependencyState, Job, judge_gates
+from gpuplane.domains.jobs.service.estimating import estimate_at_submit
+from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.usage import service as usage
@@ -57,24 +59,6 @@ class SubmitLimits:
         return left >= size
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One submit: what is asked, by whom, and under which key."""
-
-    spec: JobSpec
-    tenant_id: TenantId
-    project_id: ProjectId
-    user_id: UserId
-    actor: str
-    cluster: str | None = None
-    source_type: str = "direct"
-    source_id: str | None = None
-    idempotency_key: str | None = None
-    array_size: int | None = None
-    array_limit: int | None = None
-    traceparent: str | None = None
-
-
 def submit(
     session: WriteSession, submission: Submission, limits: SubmitLimits, now: int
 ) -> tuple[Job, ...]:
@@ -97,6 +81,10 @@ def submit(
     _check_limits(session, submission, limits, size)
     states = _dependency_states(session, submission)
     rows = _make_jobs(submission, cluster, states, size, now)
+    expected = estimate_at_submit(session, spec, cluster, now)
+    if expected is not None:
+        micro, currency = expected
+        rows = [replace(job, estimated_cost_micro=micro, currency=currency) for job in rows]
     repository.insert_jobs(session, rows)
     digest = spec.execution.workspace_digest
     if digest is not None:

@@ -66,6 +66,21 @@ async def test_a_tenant_in_which_something_runs_is_not_deleted(
         assert (await server.http.delete(f"/api/v1/tenants/{tenant_id}")).status_code == 200
 
 
+async def test_a_user_is_at_home_where_the_tenant_or_the_project_says(any_server: Server) -> None:
+    tenant_id, project_id = await any_server.make_tenant("acme")
+    of_tenant = {"name": "ada", "tenant_id": str(tenant_id)}
+    answer = await any_server.http.post("/api/v1/users", json=of_tenant)
+    assert answer.json()["project_id"] == str(project_id)
+    of_project = {"name": "ben", "project_id": str(project_id)}
+    answer = await any_server.http.post("/api/v1/users", json=of_project)
+    assert answer.json()["tenant_id"] == str(tenant_id)
+    of_neither = {"name": "cay", "tenant_id": str(any_server.admin.tenant_id)} | {
+        "project_id": str(project_id)
+    }
+    refused = await any_server.http.post("/api/v1/users", json=of_neither)
+    assert (refused.status_code, refused.json()["code"]) == (422, "wrong_project")
+
+
 async def test_a_tenant_with_users_or_projects_is_not_deleted(any_server: Server) -> None:
     tenant_id, project_id = await any_server.make_tenant("acme")
     user_id, _ = await any_server.make_user("ada", Role.MEMBER, tenant_id, project_id)

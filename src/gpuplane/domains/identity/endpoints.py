@@ -10,6 +10,7 @@ from fastapi import APIRouter
 
 from gpuplane.core.ids import ClusterId, ProjectId, TenantId, TokenId, UserId
 from gpuplane.db.calls import Call, CallDep
+from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.identity import service
 from gpuplane.domains.identity.schemas import (
     AffinitiesIn,
@@ -194,23 +195,25 @@ async def set_affinities(call: CallDep, project_id: ProjectId, body: AffinitiesI
 @requires(Permission.MEMBER_MANAGE)
 async def create_user(call: CallDep, body: UserIn) -> UserOut:
     """Create a user; it holds no role until it is given one."""
-    user = service.User(
-        id=UserId(new_id()),
-        name=body.name,
-        email=body.email,
-        display_name=body.display_name,
-        tenant_id=TenantId(body.tenant_id or call.principal.tenant_id),
-        project_id=ProjectId(body.project_id or call.principal.project_id),
-        disabled=False,
-        created_at=call.now,
-        version=1,
-    )
-    return await call.write(
-        "identity.create_user",
-        lambda s: service.create_user(s, call.principal, user, call.now),
-        _user_out,
-        201,
-    )
+    named_tenant = None if body.tenant_id is None else TenantId(body.tenant_id)
+    named_project = None if body.project_id is None else ProjectId(body.project_id)
+
+    def create(session: WriteSession) -> service.User:
+        home = service.find_home(session, call.principal, named_tenant, named_project)
+        user = service.User(
+            id=UserId(new_id()),
+            name=body.name,
+            email=body.email,
+            display_name=body.display_name,
+            tenant_id=home[0],
+            project_id=home[1],
+            disabled=False,
+            created_at=call.now,
+            version=1,
+        )
+        return service.create_user(session, call.principal, user, call.now)
+
+    return await call.write("identity.create_user", create, _user_out, 201)
 
 
 @router.get("/users")

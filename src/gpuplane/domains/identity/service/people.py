@@ -23,11 +23,41 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
 
+def find_home(
+    session: ReadSession,
+    principal: Principal,
+    tenant_id: TenantId | None,
+    project_id: ProjectId | None,
+) -> tuple[TenantId, ProjectId]:
+    """Return the home meant by what was named of it: the rest follows from that, or is one's own.
+
+    Raises:
+        WrongProject: If only a tenant is named and it has no project `default`.
+    """
+    if project_id is not None:
+        return tenant_id or get_project(session, principal, project_id).tenant_id, project_id
+    if tenant_id is None or tenant_id == principal.tenant_id:
+        return principal.tenant_id, principal.project_id
+    tenant = get_tenant(session, principal, tenant_id)
+    project = repository.find_project_named(session, tenant.id, rules.DEFAULT_NAME)
+    if project is None:
+        raise WrongProject(
+            f"{tenant.name} has no project {rules.DEFAULT_NAME!r}.",
+            field="project_id",
+            fix="Name a project of the tenant.",
+        )
+    return tenant.id, project.id
+
+
 def create_user(session: WriteSession, principal: Principal, user: User, now: int) -> User:
     """Create a user whose home is a project of a tenant the caller administers."""
     project = get_project(session, principal, user.project_id)
     if project.tenant_id != user.tenant_id:
-        raise WrongProject("The project does not lie in the tenant.", field="project_id")
+        raise WrongProject(
+            "The project does not lie in the tenant.",
+            field="project_id",
+            fix="Name a project of the tenant, or leave the tenant out.",
+        )
     principal.require(Permission.MEMBER_MANAGE, user.tenant_id, what="tenant")
     repository.store_user(session, user)
     announce(session, "user.created", "user", user.id, principal.name, now, user.tenant_id)

@@ -1,5 +1,6 @@
 """Makes the loops and the API's dependencies out of the parts of one process."""
 
+import dataclasses
 import os
 import random
 import socket
@@ -41,6 +42,7 @@ from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
+from gpuplane.loops.retention import Retention, RetentionLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.webhooks import WebhookLoop
 
@@ -122,6 +124,14 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             chance.random,
         ),
         MetersLoop(database, clock, JobMeters(parts.registry)),
+        RetentionLoop(
+            database,
+            clock,
+            parts.backends,
+            Retention(**dataclasses.asdict(settings.retention)),
+            parts.home.workspaces,
+            settings.loops.retention_s,
+        ),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +17,7 @@ from gpuplane.domains.secrets.errors import SecretNotFound
 from gpuplane.kit.access import Role
 from gpuplane.kit.pagination import PageRequest
 from gpuplane.kit.sealing import SealingKeys
-from tests.http_app import Server
+from tests.http_app import Server, running_server
 
 PLAIN = "s3cr3t-value-of-the-test"
 
@@ -156,7 +157,7 @@ async def test_values_survive_the_rotation_of_the_sealing_key(
     )
     keys.rotate()
     done = await any_server.database.write("secrets.rewrap", lambda s: service.rewrap(s, keys))
-    assert done is None
+    assert done == (1, None)
     keys.retire(old)
     revealed = await any_server.database.write(
         "tests.reveal",
@@ -165,3 +166,33 @@ async def test_values_survive_the_rotation_of_the_sealing_key(
         ),
     )
     assert revealed["kept"].value == PLAIN
+
+
+async def test_an_admin_rotates_the_sealing_key_while_everything_goes_on(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    keys = SealingKeys(tmp_path / "keys")
+    async with running_server(sqlite_url, keys) as server:
+        made = await make(server)
+        hook = await server.http.post("/api/v1/webhooks", json={"url": "https://example.com/x"})
+        assert hook.status_code == 201
+        old = keys.current_id
+        rotated = await server.http.post("/api/v1/sealing-keys/rotations")
+        assert rotated.status_code == 201
+        assert rotated.json() == {"key_id": keys.current_id, "rewrapped": 2}
+        assert keys.current_id != old
+        keys.retire(old)
+        revealed = await server.database.write(
+            "tests.reveal",
+            lambda s: service.reveal_for_job(
+                s, keys, JobId(uuid4()), server.admin.project_id, [made["name"]], "test", 1
+            ),
+        )
+        assert revealed[made["name"]].value == PLAIN
+        told = await server.http.get("/api/v1/events?kind=sealing_key.rotated")
+        assert [event["actor"] for event in told.json()["items"]] == ["admin"]
+        _, token = await server.make_user(
+            "ada", Role.ADMIN, server.admin.tenant_id, server.admin.project_id, on="tenant"
+        )
+        refused = await server.client(token).post("/api/v1/sealing-keys/rotations")
+        assert refused.status_code == 403

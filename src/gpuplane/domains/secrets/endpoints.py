@@ -1,12 +1,16 @@
 """HTTP of secrets: values go in and never come out."""
 
+import asyncio
+from functools import partial
+
 from fastapi import APIRouter
 from pydantic import SecretStr
 
 from gpuplane.core.ids import ProjectId, SecretId
 from gpuplane.db.calls import CallDep
+from gpuplane.domains.events.service import rewrap_webhooks
 from gpuplane.domains.secrets import service
-from gpuplane.domains.secrets.schemas import SecretIn, SecretOut, SecretValueIn
+from gpuplane.domains.secrets.schemas import RotationOut, SecretIn, SecretOut, SecretValueIn
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import Cursor, Done, Limit, PageOut, page_request
 from gpuplane.kit.errors import Unprocessable
@@ -91,6 +95,29 @@ async def delete_secret(call: CallDep, secret_id: SecretId) -> Done:
         "secrets.delete_secret",
         lambda s: service.delete_secret(s, call.principal, secret_id, call.now),
         lambda _: Done(),
+    )
+
+
+@router.post("/sealing-keys/rotations", status_code=201)
+@requires(Permission.TENANT_MANAGE)
+async def rotate_sealing_key(call: CallDep) -> RotationOut:
+    """Make a new sealing key and seal every secret by it, while everything goes on."""
+    key_id = await asyncio.to_thread(call.sealing.rotate)
+    count = await call.database.write(
+        "events.rewrap_webhooks", lambda s: rewrap_webhooks(s, call.sealing)
+    )
+    after: SecretId | None = None
+    while True:
+        rewrap = partial(service.rewrap, sealing=call.sealing, after=after)
+        changed, after = await call.database.write("secrets.rewrap", rewrap)
+        count += changed
+        if after is None:
+            break
+    return await call.write(
+        "secrets.rotate_sealing_key",
+        lambda s: service.note_rotation(s, call.principal, key_id, count, call.now),
+        lambda made: RotationOut(key_id=made[0], rewrapped=made[1]),
+        201,
     )
 
 

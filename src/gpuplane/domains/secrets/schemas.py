@@ -36,3 +36,12 @@ class SecretOut(Body):
     created_by: str
     created_at: InstantOut
     rotated_at: InstantOut
+
+
+class RotationOut(Body):
+    """A rotation of the sealing key."""
+
+    key_id: str
+    """The key that seals from now on; older ones stay for what they sealed."""
+    rewrapped: int
+    """Secrets that were sealed anew by it."""

@@ -182,14 +182,44 @@ def reveal_for_job(
 
 def rewrap(
     session: WriteSession, sealing: SealingKeys, after: SecretId | None = None
-) -> SecretId | None:
-    """Seal a batch of values by the current key; return where to go on, or None at the end."""
+) -> tuple[int, SecretId | None]:
+    """Seal a batch of values by the current key.
+
+    Args:
+        session: The transaction.
+        sealing: The keys.
+        after: The last secret of the batch before.
+
+    Returns:
+        How many values were sealed anew, and where to go on, or None at the end.
+    """
     batch = repository.sealed_after(session, after, REWRAP_BATCH)
+    count = 0
     for secret, sealed in batch:
         fresh = sealing.rewrap(sealed, context_of(secret.id, secret.value_version))
-        if fresh != sealed:
-            repository.store_rewrapped(session, secret, fresh)
-    return batch[-1][0].id if len(batch) == REWRAP_BATCH else None
+        if fresh != sealed and repository.store_rewrapped(session, secret, fresh):
+            count += 1
+    return count, batch[-1][0].id if len(batch) == REWRAP_BATCH else None
+
+
+def note_rotation(
+    session: WriteSession, principal: Principal, key_id: str, count: int, now: int
+) -> tuple[str, int]:
+    """Leave the trace of a key rotation and return what it did."""
+    principal.require(Permission.TENANT_MANAGE, what="key")
+    record(
+        session,
+        NewEvent(
+            kind="sealing_key.rotated",
+            at=now,
+            subject_kind="sealing_key",
+            subject_id=key_id,
+            actor=principal.name,
+            data={"rewrapped": count},
+            audit=True,
+        ),
+    )
+    return key_id, count
 
 
 def _announce(session: WriteSession, kind: str, secret: Secret, actor: str, now: int) -> None:

@@ -105,6 +105,17 @@ def webhooks_by_ids(session: ReadSession, ids: Collection[WebhookId]) -> dict[We
     return {WebhookId(row["id"]): _webhook(row) for row in rows}
 
 
+def sealed_secrets(session: ReadSession) -> tuple[tuple[WebhookId, bytes], ...]:
+    """Return the sealed secret of every webhook, for rewrapping."""
+    found = session.rows(select(webhooks.c.id, webhooks.c.secret).order_by(webhooks.c.id))
+    return tuple((WebhookId(row["id"]), row["secret"]) for row in found)
+
+
+def store_rewrapped(session: WriteSession, webhook_id: WebhookId, sealed: bytes) -> None:
+    """Replace the seal of an unchanged secret."""
+    session.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(secret=sealed))
+
+
 def has_work(session: ReadSession, last_position: int, now: int) -> bool:
     """Return whether a webhook is behind the stream or a delivery is due."""
     behind = exists().where(webhooks.c.state == "active", webhooks.c.position < last_position)

@@ -48,6 +48,7 @@ from gpuplane.domains.events.service.webhooks import (
     payload_of,
     plan_deliveries,
     prune_deliveries,
+    rewrap_webhooks,
     secret_context,
     store_results,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "record",
     "record_many",
     "relay",
+    "rewrap_webhooks",
     "secret_context",
     "store_results",
     "walk_histories",

@@ -24,6 +24,7 @@ from gpuplane.domains.events.service.outbox import NewEvent, record
 from gpuplane.kit.access import Permission, Principal, RowScope
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.pagination import Page, PageRequest
+from gpuplane.kit.sealing import SealingKeys
 
 PLAN_BATCH = 1_000
 """Stream positions turned into deliveries in one turn."""
@@ -224,6 +225,17 @@ def store_results(
 def prune_deliveries(session: WriteSession, before: int) -> int:
     """Forget a batch of finished deliveries older than an instant; 0 means none is left."""
     return repository.prune_deliveries(session, before, PRUNE_BATCH)
+
+
+def rewrap_webhooks(session: WriteSession, sealing: SealingKeys) -> int:
+    """Seal the secrets of all webhooks by the current key and return how many changed."""
+    count = 0
+    for webhook_id, sealed in repository.sealed_secrets(session):
+        fresh = sealing.rewrap(sealed, secret_context(webhook_id))
+        if fresh != sealed:
+            repository.store_rewrapped(session, webhook_id, fresh)
+            count += 1
+    return count
 
 
 def payload_of(event: Event) -> dict[str, object]:

@@ -232,9 +232,9 @@ class World:
             workload = workloads.pop(placed.job_id)
             self.pending.remove(workload)
             self.running.append(running_of(workload, placed, now))
-        for each in decision.preempting:
+        for place, each in enumerate(decision.preempting):
             self._stop(each)
-            promised = replace(workloads[each.job_id], promised_until=now + 90_000)
+            promised = replace(workloads[each.job_id], promised_until=now + 90_000 + place)
             self.pending[self.pending.index(workloads[each.job_id])] = promised
 
     def _stop(self, verdict: NeedsPreemption) -> None:

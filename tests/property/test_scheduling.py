@@ -233,7 +233,10 @@ def test_planning_again_after_applying_changes_nothing(world: World, policy: Pol
     world.apply(decision)
     again = decide(world.snapshot(), policy, NOW, 1)
     assert not again.placed
-    assert not again.preempting
+    if len(world.queues) == 1:
+        # Between queues the right to reclaim comes and goes with who borrows: what started in the
+        # first cycle may be a borrower in the second.
+        assert not again.preempting
 
 
 @given(worlds(), policies)

@@ -66,15 +66,19 @@ def _run(trial: Trial, snapshot: Snapshot, policy: Policy, now: int) -> tuple[Ve
 def take_turns(trial: Trial, judge: Judge, entries: Iterable[Entry]) -> dict[JobId, Verdict | None]:
     """Consider every entry in its turn; return where each goes, None for those who wait.
 
-    Those for whom others were stopped come first: the room was made for them.
+    Those for whom others were stopped come first, earlier promises before later ones: the room
+    was made for them.
     """
-    promised: list[Entry] = []
+    promised: list[tuple[int, tuple[int, int, str], Entry]] = []
     others: list[Entry] = []
     for entry in entries:
         until = entry.workload.promised_until
-        (promised if until is not None and until > trial.now else others).append(entry)
+        if until is not None and until > trial.now:
+            promised.append((until, entry.key, entry))
+        else:
+            others.append(entry)
     considered: dict[JobId, Verdict | None] = {}
-    for entry in sorted(promised, key=lambda each: each.key):
+    for _, _, entry in sorted(promised, key=lambda each: each[:2]):
         considered[entry.workload.job_id] = judge.consider(entry, len(considered))
     turns = Turns(trial.admission.tree, others, trial.admission.first_choice)
     while (turn := turns.next()) is not None:

@@ -34,7 +34,8 @@ class Workload:
         reservation_id: The reservation whose GPUs it may use, or None.
         inherited_priority: Priority of the highest job that waits for this one, or None.
         promised_until: Others were stopped to make room for it: until this instant it goes before
-            everyone, or the room would go to whoever comes first. None without such a promise.
+            everyone, or the room would go to whoever comes first. Promises that end earlier go
+            first, so those of one cycle should end one after the other. None without a promise.
         class_key: Digest of everything that decides on which nodes it may run, and how well.
     """
 

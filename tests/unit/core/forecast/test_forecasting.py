@@ -74,7 +74,7 @@ def test_history_makes_the_estimate_sharp() -> None:
     world = a_busy_world(4, waiting)
     history = exactly(a_workload("busy"), 1) | exactly(waiting, 2)
     world.running = [replace(each, expected_end=None) for each in world.running]
-    found = forecast(world.snapshot(), Policy(), NOW, 1, history)  # type: ignore[arg-type]  # ids
+    found = forecast(world.snapshot(), Policy(), NOW, 1, history)  # type: ignore[arg-type]  # keys are ids
     estimate = found.estimates[waiting.build().job_id]
     assert estimate.low == estimate.start == estimate.high == NOW + HOUR
     assert estimate.end == NOW + 3 * HOUR

@@ -49,9 +49,11 @@ def test_quotas_together_are_no_more_than_the_fleet_has() -> None:
 
 
 def test_a_place_in_the_queue_follows_class_then_age_for_each_cluster() -> None:
-    def waiting(name: str, cluster: str, priority: str, at: str, status: str = "queued") -> dict[str, object]:  # fmt: skip
-        return {"id": name, "name": name, "cluster": cluster, "priority": priority,
-                "queued_at": at, "created_at": at, "status": status}  # fmt: skip
+    def waiting(
+        name: str, cluster: str, priority: str, at: str, status: str = "queued"
+    ) -> dict[str, object]:
+        places = {"id": name, "name": name, "cluster": cluster, "priority": priority}
+        return {**places, "queued_at": at, "created_at": at, "status": status}
 
     rows = in_order(
         [

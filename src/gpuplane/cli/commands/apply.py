@@ -176,13 +176,21 @@ def _carry_out(changes: Sequence[Change], *, speaks: bool) -> list[str]:
             continue
         try:
             result = change.carry_out()
-        except CliError:
+        except CliError as error:
+            _place(change.document, error)
             note(f"gpuplane: stopped after {done} of {len(changes)}; applying again goes on")
             raise
         told.append(result)
         if speaks:
             click.echo(f"{change.document.kind} {change.document.name}: {result}")
     return told
+
+
+def _place(document: Document, error: CliError) -> None:
+    """Let an error name the document that it is about."""
+    if not error.field.startswith(document.place):
+        field = f", spec.{error.field}" if error.field else ""
+        error.field = f"{document.place}, {document.kind} {document.name}{field}"
 
 
 def _data(change: Change, result: str) -> dict[str, Any]:

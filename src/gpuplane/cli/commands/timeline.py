@@ -28,6 +28,7 @@ DEVICE_MARKS = {"free": ("·", "dim"), "down": ("x", "red"), "reserved": ("r", "
 
 @click.command()
 @click.argument("cluster", required=False)
+@click.option("--cluster", "named", help="The same, as an option.")
 @click.option(
     "--by",
     type=click.Choice(["job", "gpu"]),
@@ -49,6 +50,7 @@ DEVICE_MARKS = {"free": ("·", "dim"), "down": ("x", "red"), "reserved": ("r", "
 @output_option
 def timeline(
     cluster: str | None,
+    named: str | None,
     by: str,
     since: str | None,
     until: str | None,
@@ -61,6 +63,7 @@ def timeline(
     Without CLUSTER every cluster with something to show is drawn.
     """
     client = Client()
+    cluster = cluster or named
     names = [cluster] if cluster else [each["name"] for each in client.rows("/clusters")]
     if output.is_data:
         found = [_load(client, name, by, since, until) for name in names]
@@ -139,8 +142,12 @@ def _job_line(row: dict[str, Any], now: float) -> Line:
         return Line(label, [Span(start, shown, EXPECTED, "yellow")], f"{status}{why}")
     if end is not None and not row["is_end_estimated"]:
         return Line(label, [Span(start, end, ACTUAL, style)], f"{status} {row['reason']}".rstrip())
-    spans = [Span(start, max(now, start), ACTUAL, style)]
-    spans.append(Span(max(now, start), end if end is not None else now + NO_END_S, EXPECTED, style))
+    expected = end if end is not None else now + NO_END_S
+    spans = [
+        # What happened is drawn over what is expected: a job that has just begun shows both.
+        Span(max(now, start), expected, EXPECTED, style),
+        Span(start, max(now, start), ACTUAL, style),
+    ]
     return Line(label, spans, status if end is not None else f"{status}, no end known")
 
 

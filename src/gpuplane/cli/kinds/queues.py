@@ -6,7 +6,6 @@
 from typing import Any
 
 from gpuplane.cli.client import Client, segment
-from gpuplane.cli.errors import ApiError
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of, is_same
 from gpuplane.cli.manifests import Document
 
@@ -94,22 +93,10 @@ def _plain(value: Any) -> Any:
 
 
 def _create(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
-    try:
-        client.post(path, {"name": document.name, **wanted})
-    except ApiError as error:
-        raise _placed(document, error) from error
+    client.post(path, {"name": document.name, **wanted})
     return "declared"
 
 
 def _change(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
-    try:
-        client.put(f"{path}/{segment(document.name)}", wanted)
-    except ApiError as error:
-        raise _placed(document, error) from error
+    client.put(f"{path}/{segment(document.name)}", wanted)
     return "changed"
-
-
-def _placed(document: Document, error: ApiError) -> ApiError:
-    field = f", spec.{error.field}" if error.field else ""
-    error.field = f"{document.place}, {document.kind} {document.name}{field}"
-    return error

@@ -1,0 +1,173 @@
+"""The commands that look: lists, why, queue, timeline, usage, events, logs, in every form."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+import pytest
+import yaml
+
+from tests.integration.cli.conftest import CommandLine, simulated
+from tests.waiting import wait_until
+
+READS = [
+    ["ps"], ["ps", "-a"], ["jobs", "ls"], ["queue"], ["events"], ["usage"],
+    ["clusters", "ls"], ["clusters", "show", "demo"], ["clusters", "preemption", "demo"],
+    ["clusters", "maintenance", "demo"], ["clusters", "grants", "local"],
+    ["nodes", "ls"], ["nodes", "show", "t4-01"], ["fleet", "demo"], ["timeline", "demo"],
+    ["timeline", "demo", "--by", "gpu"],
+    ["quotas", "ls", "--cluster", "demo"], ["quotas", "usage", "--cluster", "demo"],
+    ["queues", "ls", "--cluster", "demo"], ["cohorts", "ls", "--cluster", "demo"],
+    ["tenants", "ls"], ["tenants", "members", "default"], ["projects", "ls"],
+    ["projects", "show", "default/default"], ["users", "ls"], ["users", "whoami"],
+    ["tokens", "ls"], ["secrets", "ls"], ["prices", "ls"], ["reservations", "ls"],
+    ["webhooks", "ls"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READS, ids=" ".join)
+def test_every_read_has_every_form(cli: CommandLine, words: list[str]) -> None:
+    table = cli.ok(*words)
+    assert "\x1b" not in table.out
+    assert isinstance(json.loads(cli.ok(*words, "-o", "json").out), dict)
+    assert isinstance(yaml.safe_load(cli.ok(*words, "-o", "yaml").out), dict)
+    assert "Traceback" not in cli.ok(*words, "-o", "wide").err
+
+
+def test_a_job_is_found_by_name_id_and_a_unique_part_of_either(cli: CommandLine) -> None:
+    identity = cli.ok(*simulated(name="to-be-found"), "--", "x").out.strip()
+    for key in ("to-be-found", "to-be-fou", identity, identity[:18], identity[-8:]):
+        assert cli.job(key)["id"] == identity
+    assert cli("jobs", "show", "nothing-of-that-name").code == 3
+    cli.ok("cancel", "to-be-found")
+
+
+def test_of_one_name_the_unfinished_job_is_meant_and_two_of_them_are_ambiguous(
+    cli: CommandLine,
+) -> None:
+    first = cli.ok(*simulated(name="twin"), "--", "x").out.strip()
+    cli.ok("cancel", "--wait", first)
+    second = cli.ok(*simulated(name="twin"), "--", "x").out.strip()
+    assert cli.job("twin")["id"] == second
+    third = cli.ok(*simulated(name="twin"), "--", "x").out.strip()
+    refused = cli("cancel", "twin")
+    assert refused.code == 2
+    assert second in refused.err
+    assert third in refused.err
+    cli.ok("cancel", second, third)
+
+
+def test_why_names_the_reason_the_filters_and_the_smallest_change(cli: CommandLine) -> None:
+    words = ["--gpus", "8", "--gpu-model", "H100", "--replicas", "9"]
+    cli.ok(*simulated(*words, name="too-wide"), "--", "train")
+
+    def has_reason() -> bool:
+        return bool(cli.job("too-wide")["reason"])
+
+    wait_until(has_reason, "the scheduler has looked at it", deadline_s=30, interval_s=0.2)
+    done = cli.ok("why", "too-wide")
+    assert "too-wide is queued: GangIncomplete" in done.out
+    assert re.search(r"GpuModelMismatch +12 ", done.out)
+    assert "smallest change that would start it now" in done.out
+    answer = cli.ok("why", "too-wide", "-o", "json").data
+    assert answer["change"]["field"] == "replicas.count"
+    rows = cli.ok("queue", "--no-forecast", "-o", "json").data["items"]
+    assert next(row for row in rows if row["name"] == "too-wide")["position"] >= 1
+    cli.ok("cancel", "too-wide")
+
+
+def test_the_timeline_draws_what_runs_solid_and_what_is_expected_light(cli: CommandLine) -> None:
+    identity = cli.ok(*simulated("--gpus", "2", "--gpu-model", "T4", "--duration", "30m",
+                                 name="drawn"), "--", "x").out.strip()  # fmt: skip
+    cli.wait_for(identity, "running")
+    drawn = cli.ok("timeline", "demo").out
+    assert "demo (simulated)" in drawn
+    line = next(each for each in drawn.splitlines() if each.startswith("drawn"))
+    assert "█" in line
+    assert "░" in line
+    assert max(map(len, drawn.splitlines())) <= 120
+    by_gpu = cli.ok("timeline", "demo", "--by", "gpu")
+    assert re.search(r"t4-0\d/\d T4", by_gpu.out)
+    assert "drawn" in by_gpu.err
+    cli.ok("cancel", identity)
+
+
+def test_usage_adds_up_and_keeps_the_simulated_apart(cli: CommandLine) -> None:
+    cli.ok("run", "-q", "--", "true")
+    cli.ok("run", "-q", "--cluster", "demo", "--gpus", "1", "--gpu-model", "L4",
+           "--sim-duration", "1", "-n", "metered", "--", "x")  # fmt: skip
+    done = cli.ok("usage", "--by", "job", "--lines")
+    assert re.search(r"^total simulated: .* USD$", done.out, re.M)
+    devices = cli.ok("usage", "-o", "json").data["devices"]
+    assert devices["adds_up"] is True
+    for cluster in devices["clusters"]:
+        assert sum(cluster["states_ms"].values()) == cluster["wall_clock_ms"]
+    row = cli.ok("usage", "--by", "job", "--job", "metered", "-o", "json").data["usage"]["rows"][0]
+    assert row["simulated"] is True
+    assert row["cost"]["USD"] > "0"
+
+
+def test_events_tell_the_life_of_a_job_in_order(cli: CommandLine) -> None:
+    cli.ok("run", "-q", "-n", "eventful", "--", "true")
+    told = cli.ok("events", "--job", "eventful", "--kind", "job.*", "-o", "json").data["items"]
+    kinds = [event["kind"] for event in told]
+    wanted = ["job.pending", "job.queued", "job.scheduled", "job.running", "job.completed"]
+    assert [kind for kind in kinds if kind in wanted] == wanted
+
+
+def test_events_are_followed_as_they_happen(cli: CommandLine) -> None:
+    started = cli.start("events", "-f", "--kind", "job.completed")
+    cli.ok("run", "-q", "-n", "followed", "--", "true")
+    assert started.stdout is not None
+    seen: list[str] = []
+
+    def told() -> bool:
+        if not seen:
+            cli.ok("run", "-q", "-n", "followed", "--", "true")
+        assert started.stdout is not None
+        seen.append(started.stdout.readline())
+        return "followed completed" in seen[-1]
+
+    wait_until(told, "the event is told", deadline_s=30)
+    started.send_signal(signal.SIGINT)
+    started.communicate(timeout=30)
+    assert started.returncode == 130
+
+
+def test_logs_show_each_stream_where_it_belongs_and_the_tail_of_one(cli: CommandLine) -> None:
+    script = "import sys; [print(n) for n in range(100)]; print('oops', file=sys.stderr)"
+    cli.ok("run", "-q", "-n", "printed", "--", "python3", "-c", script)
+    done = cli.ok("logs", "printed")
+    assert done.out.splitlines() == [str(n) for n in range(100)]
+    assert done.err == "oops\n"
+    assert cli.ok("logs", "printed", "--tail", "2", "--stdout").out == "98\n99\n"
+    assert cli.ok("logs", "printed", "--stderr").err == "oops\n"
+    assert cli.ok("logs", "-f", "printed").out == done.out
+
+
+def test_a_simulated_log_is_called_simulated(cli: CommandLine) -> None:
+    words = simulated("--sim-log", "pretended", duration="1", name="pretender")
+    cli.ok(*words, "--", "x")
+    cli.wait_for("pretender", "completed")
+    done = cli.ok("logs", "pretender")
+    assert "pretended" in done.out
+    assert done.err.startswith("simulated:")
+    assert "(simulated)" in cli.ok("jobs", "show", "pretender").out
+
+
+def test_a_job_in_detail_has_its_attempts_manifest_and_differences(cli: CommandLine) -> None:
+    cli("run", "-q", "-n", "detail-a", "--", "sh", "-c", "exit 5")
+    cli("run", "-q", "-n", "detail-b", "-e", "X=1", "--", "true")
+    shown = cli.ok("jobs", "show", "detail-a").out
+    assert re.search(r"exit code: +5", shown)
+    attempt = cli.ok("jobs", "attempts", "detail-a", "-o", "json").data["items"][0]
+    assert attempt["exit_code"] == 5
+    assert "command" in cli.ok("jobs", "manifest", "detail-a").out
+    assert "spec.env.X" in cli.ok("jobs", "compare", "detail-a", "detail-b").out
+    assert "local" in cli.ok("jobs", "schedule", "detail-a").out
+
+
+def test_colours_are_left_out_of_pipes_and_on_wish(cli: CommandLine) -> None:
+    assert "\x1b" not in cli.ok("clusters", "show", "demo", env={"FORCE_COLOR": "1"}).out

@@ -232,7 +232,10 @@ def test_planning_again_after_applying_changes_nothing(world: World, policy: Pol
     decision = decide(world.snapshot(), policy, NOW, 1)
     world.apply(decision)
     again = decide(world.snapshot(), policy, NOW, 1)
-    assert not again.placed
+    if not decision.preempting:
+        # Where several wait for what stops, the one it was stopped for goes first from now on, and
+        # what another had counted on meanwhile may turn out to be free.
+        assert not again.placed
     if len(world.queues) == 1:
         # Between queues the right to reclaim comes and goes with who borrows: what started in the
         # first cycle may be a borrower in the second.

@@ -49,8 +49,9 @@ bench: setup ## every benchmark, printed with machine, median and spread
 		name=$${file#benchmarks/}; .venv/bin/python -m benchmarks.$${name%.py}; done
 
 .PHONY: openapi
-openapi: setup ## write the committed OpenAPI file from the running app
+openapi: setup ## write the committed OpenAPI file and the pages made from the product
 	@.venv/bin/python -m tools.openapi
+	@for page in api errors settings; do .venv/bin/python -m tools.make_$${page}_page; done
 
 .PHONY: requirements
 requirements: setup ## compile the hashed requirement files from pyproject.toml

@@ -34,9 +34,9 @@ async def test_clusters_are_listed_with_their_gpus_and_said_to_be_simulated(worl
 
 
 async def test_a_local_cluster_is_seen_only_by_tenants_it_was_granted(
-    sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
 ) -> None:
-    async with running_world(sqlite_url, tmp_path, sealing_keys, has_local=True) as world:
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys, has_local=True) as world:
         tenant, project = await world.server.make_tenant("other")
         _, token = await world.server.make_user("eve", Role.MEMBER, tenant, project, on="tenant")
         eve = world.server.client(token)

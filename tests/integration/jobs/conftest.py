@@ -15,16 +15,18 @@ __all__ = ["any_world", "sealing_keys", "world"]
 
 
 @pytest.fixture
-async def world(sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys) -> AsyncIterator[World]:
+async def world(
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> AsyncIterator[World]:
     """A world on an empty SQLite file."""
-    async with running_world(sqlite_url, tmp_path, sealing_keys) as running:
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys) as running:
         yield running
 
 
 @pytest.fixture
 async def any_world(
-    database_url: str, tmp_path: Path, sealing_keys: SealingKeys
+    migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
 ) -> AsyncIterator[World]:
     """A world on each kind of database."""
-    async with running_world(database_url, tmp_path, sealing_keys) as running:
+    async with running_world(migrated_url, tmp_path, sealing_keys) as running:
         yield running

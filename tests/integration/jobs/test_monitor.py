@@ -138,10 +138,10 @@ async def test_a_job_that_is_not_seen_running_in_time_fails_to_start(world: Worl
 
 
 async def test_long_waits_are_told_at_four_fifths_of_the_target_and_beyond_it(
-    sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
 ) -> None:
     targets = WaitTargets({Priority.HIGH: 100_000})
-    async with running_world(sqlite_url, tmp_path, sealing_keys, targets=targets) as world:
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys, targets=targets) as world:
         never = {"gpu_type": "H100", "gpu_count": 8, "replicas": {"count": 3}}
         job = await world.submit(priority="high", spec=runs_for(10), **never)
         other = await world.submit(priority="normal", spec=runs_for(10), **never)

@@ -1,6 +1,13 @@
 """What can be refused about jobs."""
 
-from gpuplane.kit.errors import Conflict, Gone, NotFound, TooManyRequests, Unprocessable
+from gpuplane.kit.errors import (
+    Conflict,
+    Gone,
+    NotFound,
+    ProductError,
+    TooManyRequests,
+    Unprocessable,
+)
 
 
 class JobNotFound(NotFound):
@@ -13,6 +20,12 @@ class AttemptNotFound(NotFound):
     """The job has no such attempt."""
 
     code = "attempt_not_found"
+
+
+class JobUnreadable(ProductError):
+    """The job's row is damaged; a loop sets it aside with an alarm."""
+
+    code = "job_unreadable"
 
 
 class JobChanged(Conflict):

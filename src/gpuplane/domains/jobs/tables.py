@@ -88,6 +88,8 @@ class JobRow(Base):
     failures_at: Mapped[list[int]] = mapped_column(Json)
     """Instants of the failures of the last hour, for the breaker."""
     breaker_until: Mapped[int | None]
+    promised_until: Mapped[int | None]
+    """Until when it goes first: others were stopped to make room for it."""
     attempt_count: Mapped[int] = mapped_column(default=0)
     current_attempt_id: Mapped[UUID | None]
     warned: Mapped[list[str]] = mapped_column(Json)

@@ -22,7 +22,8 @@ from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.workloads import DependencyCondition, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
-from gpuplane.db.types import table_of
+from gpuplane.db.types import Unreadable, table_of
+from gpuplane.domains.jobs.errors import JobUnreadable
 from gpuplane.domains.jobs.rules import DependencyState, Job
 from gpuplane.domains.jobs.tables import (
     DecisionRow,
@@ -44,13 +45,27 @@ _NAMES = tuple(each.name for each in fields(Job))
 
 
 def job_of(row: RowMapping) -> Job:
-    """Return the value of a row."""
+    """Return the value of a row.
+
+    Raises:
+        JobUnreadable: If its specification is damaged.
+    """
+    if isinstance(row["spec"], Unreadable):
+        raise JobUnreadable(
+            f"The specification of job {row['id']} cannot be read: {row['spec'].error}",
+            fix="`gpuplane db check` names every damaged row; a backup may hold the good one.",
+        )
     values = {name: row[name] for name in _NAMES}
     values["status"] = JobStatus(values["status"])
     values["condition"] = Condition(values["condition"])
     values["failures_at"] = tuple(values["failures_at"])
     values["warned"] = tuple(values["warned"])
     return Job(**values)
+
+
+def _readable(rows: Sequence[RowMapping]) -> list[Job]:
+    """Return the values of rows; damaged ones are left out, so that they stop nobody else."""
+    return [job_of(row) for row in rows if not isinstance(row["spec"], Unreadable)]
 
 
 def values_of(job: Job) -> dict[str, Any]:
@@ -107,12 +122,12 @@ def find_by_key(session: ReadSession, tenant_id: UUID, key: str) -> Job | None:
 
 
 def load_jobs(session: ReadSession, job_ids: Sequence[UUID]) -> dict[JobId, Job]:
-    """Return jobs by id; ids that are not known are left out."""
+    """Return jobs by id; ids that are not known, and damaged rows, are left out."""
     found: dict[JobId, Job] = {}
     for start in range(0, len(job_ids), CHUNK):
         query = select(jobs).where(jobs.c.id.in_(job_ids[start : start + CHUNK]))
-        for row in session.rows(query):
-            found[row["id"]] = job_of(row)
+        for job in _readable(session.rows(query)):
+            found[job.id] = job
     return found
 
 
@@ -133,8 +148,8 @@ def lock_jobs(session: WriteSession, job_ids: Sequence[UUID]) -> dict[JobId, Job
             .order_by(jobs.c.id)
             .with_for_update()
         )
-        for row in session.rows(query):
-            found[row["id"]] = job_of(row)
+        for job in _readable(session.rows(query)):
+            found[job.id] = job
     return found
 
 
@@ -149,7 +164,7 @@ def list_by_status(
     )
     if limit is not None:
         query = query.limit(limit)
-    return [job_of(row) for row in session.rows(query)]
+    return _readable(session.rows(query))
 
 
 def list_versions(session: ReadSession, status: JobStatus) -> list[tuple[JobId, int]]:
@@ -169,6 +184,7 @@ def list_held(session: ReadSession) -> list[tuple[str, str, ResourceRequest, int
     return [
         (row[0], row[1], row[2].resources, row[2].replicas.count)
         for row in session.sql.execute(query)
+        if not isinstance(row[2], Unreadable)
     ]
 
 
@@ -180,7 +196,7 @@ def list_due(session: ReadSession, now: int, limit: int) -> list[Job]:
         .order_by(jobs.c.due_at)
         .limit(limit)
     )
-    return [job_of(row) for row in session.rows(query)]
+    return _readable(session.rows(query))
 
 
 def list_due_ids(session: ReadSession, now: int, limit: int) -> list[JobId]:
@@ -222,7 +238,7 @@ def list_waiting(
         .order_by(jobs.c.queued_at)
         .limit(limit)
     )
-    return [job_of(row) for row in session.rows(query)]
+    return _readable(session.rows(query))
 
 
 def mark_warned(session: WriteSession, job_id: JobId, warned: Sequence[str]) -> None:
@@ -362,7 +378,7 @@ def list_waiting_in_array(session: ReadSession, array_id: UUID, limit: int) -> l
 def list_array(session: ReadSession, array_id: UUID) -> list[Job]:
     """Return the jobs of an array by index."""
     query = select(jobs).where(jobs.c.array_id == array_id).order_by(jobs.c.array_index)
-    return [job_of(row) for row in session.rows(query)]
+    return _readable(session.rows(query))
 
 
 def list_array_ids(session: ReadSession, array_id: UUID) -> list[JobId]:

@@ -57,6 +57,7 @@ FIXES: dict[str, str] = {
     Word.CANCELLED: "Retry it if it was cancelled by mistake.",
     Word.SUSPENDED: "Resume it.",
     Word.DRAINED: "Wait: it is moved to another node.",
+    Word.UNREADABLE: "Submit it again; its row is damaged.",
     Word.WINDOW_CLOSED: "Wait: it goes on when its window opens again.",
 }
 

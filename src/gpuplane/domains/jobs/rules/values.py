@@ -48,6 +48,7 @@ class Job:
     retry_count: int
     failures_at: tuple[int, ...]
     breaker_until: int | None
+    promised_until: int | None
     attempt_count: int
     current_attempt_id: AttemptId | None
     warned: tuple[str, ...]

@@ -20,6 +20,7 @@ from gpuplane.domains.jobs.service.asking import (
     refuse_over_quota,
 )
 from gpuplane.domains.jobs.service.checking import check
+from gpuplane.domains.jobs.service.damage import set_damaged_aside
 from gpuplane.domains.jobs.service.due import (
     DUE_BATCH,
     Looked,
@@ -253,6 +254,7 @@ __all__ = [
     "retry",
     "running_of",
     "set_aside",
+    "set_damaged_aside",
     "store_manifests",
     "store_workspace",
     "submit",

@@ -24,6 +24,10 @@ from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.kit.ids import new_id
 
 
+PROMISE_MARGIN_S = 60
+"""How long beyond the victims' grace period the room they leave is kept for whom they left it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """Through which LocalQueue and ClusterQueue each workload goes, as decided on."""
@@ -129,6 +133,8 @@ def preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: 
                 },
             ),
         )  # fmt: skip
+    promised = now + (grace_s + PROMISE_MARGIN_S) * 1000
+    repository.update_job(session, winner, now, promised_until=promised)
     return True
 
 

@@ -22,6 +22,7 @@ from gpuplane.domains.jobs.rules.due import (
     judge_move,
     mark_asked,
 )
+from gpuplane.domains.jobs.service.damage import set_damaged_aside
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
@@ -70,6 +71,9 @@ def list_due(session: ReadSession, now: int, limit: int = DUE_BATCH) -> list[Job
 def look_at(session: WriteSession, job_ids: Sequence[JobId], now: int) -> Looked:
     """Do to these jobs what the time does to them; again changes nothing."""
     locked = repository.lock_jobs(session, job_ids)
+    damaged = [job_id for job_id in job_ids if job_id not in locked]
+    if damaged:
+        set_damaged_aside(session, damaged, now)
     attempts = attempts_repository.load_attempts(
         session, [job.current_attempt_id for job in locked.values() if job.current_attempt_id]
     )

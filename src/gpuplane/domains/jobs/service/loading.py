@@ -110,6 +110,7 @@ def workload_of(job: Job, tenant: str, project: str, door: Door) -> Workload:
         max_duration_s=spec.max_duration_s,
         window=spec.window,
         labels=job.labels,
+        promised_until=job.promised_until,
         preemptible=spec.preemptible,
         preempts_others=spec.preempts_others,
         source=SourceType(job.source_type),

@@ -378,6 +378,7 @@ def _blank(submission: Submission, cluster: Cluster | None, job_id: UUID, now: i
         retry_count=0,
         failures_at=(),
         breaker_until=None,
+        promised_until=None,
         attempt_count=0,
         current_attempt_id=None,
         warned=(),

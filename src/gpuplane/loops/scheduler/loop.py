@@ -98,6 +98,12 @@ class SchedulerLoop:
         now = self._clock.now_ms()
         report = CycleReport()
         world = await self._database.read(lambda s: self._state.load(s, now))
+        if damaged := self._state.damaged:
+            log.error("jobs whose rows cannot be read are set aside: %s", damaged)
+            await self._database.write(
+                "jobs.set_damaged_aside",
+                partial(jobs.set_damaged_aside, job_ids=tuple(damaged), now=now),
+            )
         if world.queued:
             await self._decide_all(world, now, report)
         self.last = report
@@ -184,6 +190,17 @@ class SchedulerLoop:
             report.stale += outcome.stale
             settled.update(verdict.job_id for verdict in part)
         for verdict in decision.preempting:
+            await self._note_waiting(
+                [
+                    Waiting(
+                        verdict.job_id,
+                        verdict.version,
+                        verdict.reason,
+                        verdict.counts,
+                        verdict.position,
+                    )
+                ]
+            )
             done = await self._database.write(
                 "jobs.preempt",
                 partial(
@@ -196,17 +213,6 @@ class SchedulerLoop:
             )
             report.preempting += done
             report.stale += not done
-            await self._note_waiting(
-                [
-                    Waiting(
-                        verdict.job_id,
-                        verdict.version,
-                        verdict.reason,
-                        verdict.counts,
-                        verdict.position,
-                    )
-                ]
-            )
             settled.add(verdict.job_id)
         return settled
 

@@ -55,6 +55,8 @@ class SchedulerState:
         self._fleets: dict[ClusterId, _FleetState] = {}
         self._tenants: dict[TenantId, str] = {}
         self._projects: dict[ProjectId, str] = {}
+        self.damaged: list[JobId] = []
+        """Jobs of the last look that could not be read; the loop sets them aside."""
 
     def forget(self) -> None:
         """Drop everything, so that the next turn reads the database afresh."""
@@ -62,6 +64,7 @@ class SchedulerState:
 
     def load(self, session: ReadSession, now: int) -> World:
         """Return the world as it is, reading only what moved since the turn before."""
+        self.damaged = []
         queued = self._load_queued(session)
         self._load_held(session)
         holding: dict[ClusterId, list[RunningWorkload]] = {}
@@ -113,7 +116,14 @@ class SchedulerState:
             if (known := self._queued.get(job_id)) is None or known.version != version
         ]
         fresh = jobs.load_jobs(session, moved)
-        self._queued = {job_id: fresh.get(job_id) or self._queued[job_id] for job_id, _ in versions}
+        self.damaged += [job_id for job_id in moved if job_id not in fresh]
+        for job_id in self.damaged:
+            self._queued.pop(job_id, None)
+        self._queued = {
+            job_id: job
+            for job_id, _ in versions
+            if (job := fresh.get(job_id) or self._queued.get(job_id)) is not None
+        }
         return tuple(self._queued.values())
 
     def _load_held(self, session: ReadSession) -> None:
@@ -143,7 +153,13 @@ class SchedulerState:
             )
             for each in running
         }
-        self._held = {row[0]: fresh.get(row[0]) or self._held[row[0]] for row in rows}
+        job_of = {row[0]: row[2] for row in rows}
+        self.damaged += [job_of[each] for each in moved if each not in fresh]
+        self._held = {
+            row[0]: held
+            for row in rows
+            if (held := fresh.get(row[0]) or self._held.get(row[0])) is not None
+        }
 
     def _name(self, session: ReadSession, tenants: set[TenantId], projects: set[ProjectId]) -> None:
         new_tenants = tenants - self._tenants.keys()

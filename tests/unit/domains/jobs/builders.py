@@ -56,6 +56,7 @@ def a_job(status: JobStatus = JobStatus.QUEUED, **changes: Any) -> Job:
         retry_count=0,
         failures_at=(),
         breaker_until=None,
+        promised_until=None,
         attempt_count=0,
         current_attempt_id=None,
         warned=(),

@@ -234,6 +234,7 @@ def upgrade() -> None:
             "failures_at", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False
         ),
         sa.Column("breaker_until", sa.BigInteger(), nullable=True),
+        sa.Column("promised_until", sa.BigInteger(), nullable=True),
         sa.Column("attempt_count", sa.BigInteger(), nullable=False),
         sa.Column("current_attempt_id", sa.Uuid(), nullable=True),
         sa.Column(

@@ -13,6 +13,10 @@ NOT_RUN = ("up",)
 """Commands that do not end by themselves; the tests stand on one that runs already."""
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NODE = re.compile(r"(?<=local on )[^,]+")
+_QUESTION = re.compile(r"^.* \[y/N\]: y$")
+"""On a terminal a person is asked; a script says --yes."""
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -35,6 +39,11 @@ class Command:
 
     words: tuple[str, ...]
     shown: tuple[str, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the page shows how it is refused."""
+        return any(line.startswith("gpuplane: ") for line in self.shown)
 
 
 def pages() -> list[Path]:
@@ -63,13 +72,22 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 def commands_of(block: Block) -> list[Command]:
     """Return the commands of the product in a console block that end by themselves."""
+    if block.language != "console":
+        return []
     commands: list[Command] = []
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        first, *shown = part.rstrip("\n").split("\n")
+        first, *lines = part.rstrip("\n").split("\n")
         words = shlex.split(first, comments=True)
+        shown = [line for line in lines if not _QUESTION.match(line)]
+        words += ["--yes"] * (len(lines) - len(shown))
         if words[:1] == ["gpuplane"] and words[1] not in NOT_RUN:
             commands.append(Command(tuple(words[1:]), tuple(shown)))
     return commands
+
+
+def comparable(line: str) -> str:
+    """Return a line of output without what differs from run to run: ids, this machine's name."""
+    return _NODE.sub("NODE", _ID.sub("ID", line.rstrip()))
 
 
 def links_of(page: Path) -> list[str]:

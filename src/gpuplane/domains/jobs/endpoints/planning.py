@@ -226,7 +226,7 @@ async def get_resources(call: CallDep, cluster: ClusterKey) -> ClusterResourcesO
 
 
 def _checked(session: ReadSession, call: Call, body: JobIn) -> service.Submission:
-    submission = submission_of(session, call, body)
+    submission, _ = submission_of(session, call, body)
     service.check_submission(session, submission, call.now)
     return submission
 

@@ -24,7 +24,7 @@ from gpuplane.domains.jobs.schemas import (
     source_of,
     spec_of,
 )
-from gpuplane.domains.jobs.service import JobFilter, Submission, SubmitLimits
+from gpuplane.domains.jobs.service import Checked, JobFilter, Submission, SubmitLimits
 from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, InstantIn, Limit, PageOut, page_request
 from gpuplane.kit.errors import InvalidInput
@@ -43,13 +43,15 @@ Word = Annotated[str | None, Query(max_length=253)]
 async def submit_job(call: CallDep, body: JobIn) -> JobOut:
     """Submit a job, or an array of jobs; an array is answered by its first job with all ids."""
     limits = call.port("submit_limits", SubmitLimits)
-    submission, names = await call.read(lambda s: _prepare(s, call, body))
+    submission, checked, names = await call.read(lambda s: _prepare(s, call, body))
     if body.when_exceeded is WhenExceeded.REFUSE:
         outlook = await service.planner_of(call.ports).outlook_of(submission)
         service.refuse_over_quota(outlook)
     return await call.write(
         "jobs.submit",
-        lambda s: service.view_submitted(service.submit(s, submission, limits, call.now), names),
+        lambda s: service.view_submitted(
+            service.submit(s, submission, limits, call.now, checked), names
+        ),
         job_body,
         201,
     )
@@ -173,13 +175,20 @@ async def cancel_job(
     )
 
 
-def _prepare(session: ReadSession, call: Call, body: JobIn) -> tuple[Submission, service.Names]:
-    submission = submission_of(session, call, body)
-    return submission, service.load_submit_names(session, submission)
+def _prepare(
+    session: ReadSession, call: Call, body: JobIn
+) -> tuple[Submission, Checked, service.Names]:
+    submission, project = submission_of(session, call, body)
+    checked = service.check_submission(session, submission, call.now)
+    return (
+        submission,
+        checked,
+        service.load_submit_names(session, submission, project, checked),
+    )
 
 
-def submission_of(session: ReadSession, call: Call, body: JobIn) -> Submission:
-    """Return what a body asks, in the project it names or the caller's."""
+def submission_of(session: ReadSession, call: Call, body: JobIn) -> tuple[Submission, str]:
+    """Return what a body asks, in the project it names or the caller's, and the project's name."""
     spec = spec_of(body)
     source_type, source_id = source_of(body)
     if body.cluster is not None and body.cluster_id is not None:
@@ -193,7 +202,7 @@ def submission_of(session: ReadSession, call: Call, body: JobIn) -> Submission:
         None if body.project_id is None else ProjectId(body.project_id),
         body.project,
     )
-    return Submission(
+    submission = Submission(
         spec=spec,
         tenant_id=place.tenant_id,
         project_id=place.id,
@@ -207,6 +216,7 @@ def submission_of(session: ReadSession, call: Call, body: JobIn) -> Submission:
         array_limit=None if body.array is None else body.array.limit,
         traceparent=call.traceparent,
     )
+    return submission, place.name
 
 
 def _label(text: str) -> tuple[str, str]:

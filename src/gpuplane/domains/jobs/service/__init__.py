@@ -128,6 +128,7 @@ from gpuplane.domains.jobs.service.retaining import (
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
+    Checked,
     SubmitLimits,
     check_submission,
     draft_job,
@@ -152,6 +153,7 @@ __all__ = [
     "AdmissionReport",
     "Alternative",
     "Attempt",
+    "Checked",
     "ClusterResources",
     "Door",
     "DoorUse",

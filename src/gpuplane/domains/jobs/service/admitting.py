@@ -23,7 +23,6 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.kit.ids import new_id
 
-
 PROMISE_MARGIN_S = 60
 """How long beyond the victims' grace period the room they leave is kept for whom they left it."""
 

@@ -17,6 +17,7 @@ from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.jobs.service.submission import Submission
+from gpuplane.domains.jobs.service.submitting import Checked
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
@@ -91,16 +92,17 @@ def view_job(session: ReadSession, principal: Principal, job_id: UUID, now: int)
     return view_of(session, get_job(session, principal, job_id), now)
 
 
-def load_submit_names(session: ReadSession, submission: Submission) -> Names:
+def load_submit_names(
+    session: ReadSession, submission: Submission, project: str, checked: Checked
+) -> Names:
     """Return the names to show for a job before it is stored, so that its unit stays short."""
     tenants = identity.tenants_by_ids(session, {submission.tenant_id})
-    projects = identity.projects_by_ids(session, {submission.project_id})
-    users = identity.users_by_ids(session, {submission.user_id})
+    cluster = checked.cluster
     return Names(
         tenants={key: each.name for key, each in tenants.items()},
-        projects={key: each.name for key, each in projects.items()},
-        users={key: each.name for key, each in users.items()},
-        clusters={each.id: each for each in clusters.list_clusters(session)},
+        projects={submission.project_id: project},
+        users={submission.user_id: submission.actor},
+        clusters={} if cluster is None else {cluster.id: cluster},
         costs={},
     )
 

@@ -59,12 +59,31 @@ class SubmitLimits:
         return left >= size
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A submission that was checked on a read session: the cluster it names, if it names one."""
+
+    cluster: Cluster | None
+
+
 def submit(
-    session: WriteSession, submission: Submission, limits: SubmitLimits, now: int
+    session: WriteSession,
+    submission: Submission,
+    limits: SubmitLimits,
+    now: int,
+    checked: Checked | None = None,
 ) -> tuple[Job, ...]:
     """Store a job, or every job of an array, and return them in order of their index.
 
     A second submit under the same idempotency key returns the first one's jobs.
+
+    Args:
+        session: The transaction.
+        submission: What is asked.
+        limits: Limits of submits.
+        now: The instant.
+        checked: What a check just before gave, so that the writer is not held by it; what it read
+            changes rarely, and a job that fits nowhere waits with that reason.
 
     Raises:
         BadJob: If a field cannot hold here; names it.
@@ -76,7 +95,9 @@ def submit(
         if earlier is not None:
             return _same_jobs(session, submission, earlier)
     spec = submission.spec
-    cluster = check_submission(session, submission, now)
+    if checked is None:
+        checked = check_submission(session, submission, now)
+    cluster = checked.cluster
     size = submission.array_size or 1
     _check_limits(session, submission, limits, size)
     states = _dependency_states(session, submission)
@@ -125,7 +146,7 @@ def _same_jobs(session: ReadSession, submission: Submission, earlier: Job) -> tu
     return rows
 
 
-def check_submission(session: ReadSession, submission: Submission, now: int) -> Cluster | None:
+def check_submission(session: ReadSession, submission: Submission, now: int) -> Checked:
     """Check what only the database knows and return the cluster named, if one is.
 
     Raises:
@@ -147,7 +168,7 @@ def check_submission(session: ReadSession, submission: Submission, now: int) -> 
     _check_gpus(spec, candidates)
     _check_instants(spec, now)
     _check_named(session, submission)
-    return cluster
+    return Checked(cluster)
 
 
 def draft_job(session: ReadSession, submission: Submission, now: int) -> Job:

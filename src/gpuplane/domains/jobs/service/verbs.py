@@ -4,7 +4,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus, StopIntent
+from gpuplane.core.lifecycle.jobs import (
+    HOLDING,
+    STRENGTH,
+    TERMINAL,
+    Condition,
+    JobStatus,
+    StopIntent,
+)
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import Priority
 from gpuplane.db.sessions import WriteSession
@@ -142,6 +149,7 @@ def suspend(
         )
     message = f"{principal.name} suspended it." + (f" {reason}" if reason else "")
     if job.status in HOLDING:
+        _refuse_if_ending(session, job)
         done = request_stop(
             session, job, StopIntent.PAUSE, Word.SUSPENDED, message, now, actor=principal.name
         )
@@ -173,6 +181,18 @@ def suspend(
         ),
     )  # fmt: skip - the event reads as one line of facts
     return _moved(session, job, done=done)
+
+
+def _refuse_if_ending(session: WriteSession, job: Job) -> None:
+    if job.current_attempt_id is None:
+        return
+    attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
+    intent = None if attempt is None else attempt.stop_intent
+    if intent is not None and STRENGTH[intent] > STRENGTH[StopIntent.PAUSE]:
+        raise WrongStatus(
+            f"{job.name} is being stopped for good; it cannot be suspended any more.",
+            fix="Retry it once it is over.",
+        )
 
 
 def resume(session: WriteSession, principal: Principal, job_id: UUID, now: int) -> Job:

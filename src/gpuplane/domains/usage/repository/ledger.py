@@ -1,6 +1,7 @@
 """The rows of the ledger: read, written, proved to tile."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -278,12 +279,17 @@ def _values(row: Any) -> dict[str, Any]:
 
 
 def _upsert(session: WriteSession, table: Any, key: str, rows: Sequence[dict[str, Any]]) -> None:
-    if not rows:
-        return
-    insert_row = postgresql_insert if session.dialect == "postgresql" else sqlite_insert
+    if rows:
+        session.execute(_upsert_into(session.dialect, table, key, tuple(rows[0])), rows)
+
+
+@lru_cache(maxsize=64)
+def _upsert_into(dialect: str, table: Any, key: str, names: tuple[str, ...]) -> Any:
+    """Return the statement, made once: building it costs more than running it."""
+    insert_row = postgresql_insert if dialect == "postgresql" else sqlite_insert
     statement = insert_row(table)
-    new = {name: statement.excluded[name] for name in rows[0] if name != key}
-    session.execute(statement.on_conflict_do_update(index_elements=[key], set_=new), rows)
+    new = {name: statement.excluded[name] for name in names if name != key}
+    return statement.on_conflict_do_update(index_elements=[key], set_=new)
 
 
 def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

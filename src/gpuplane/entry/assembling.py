@@ -194,6 +194,8 @@ def webhook_policy_of(settings: Settings) -> WebhookPolicy:
     return WebhookPolicy(
         allowed_hosts=hosts,
         tries=settings.webhooks.max_tries,
+        disable_after=settings.webhooks.disable_after,
+        per_tenant=settings.webhooks.per_tenant,
         timeout_s=settings.webhooks.timeout_s,
     )
 

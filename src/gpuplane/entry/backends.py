@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpuplane.backends.interface import Backend
 from gpuplane.backends.local.backend import LocalBackend
+from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.backends.simulated.backend import SimulatedBackend
 from gpuplane.backends.simulated.fleet import Fleet
 from gpuplane.backends.simulated.loader import load_demo_fleet, load_fleet
@@ -16,8 +17,9 @@ from gpuplane.kit.clock import Clock
 class BackendRegistry:
     """The backends of this process, by the cluster they serve."""
 
-    def __init__(self, home: Path, clock: Clock, seed: int) -> None:
-        """Make an empty registry for a home folder."""
+    def __init__(self, home: Path, clock: Clock, seed: int, local: LocalSettings) -> None:
+        """Make an empty registry for a home folder; `local` says what jobs here may leave."""
+        self._local = local
         self._home = home
         self._clock = clock
         self._seed = seed
@@ -30,7 +32,7 @@ class BackendRegistry:
             return found
         backend: Backend
         if cluster.kind == "local":
-            backend = LocalBackend(self._home, self._clock)
+            backend = LocalBackend(self._home, self._clock, self._local)
         elif cluster.kind == "simulated":
             backend = SimulatedBackend(
                 fleet_of(cluster),

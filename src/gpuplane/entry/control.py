@@ -1,5 +1,6 @@
 """The control plane of one process: built from settings, started, stopped."""
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuplane import __version__
 from gpuplane.api.app import create_app
+from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.schema import upgrade_schema
@@ -90,7 +92,12 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         clock=clock,
         database=database,
         keys=SealingKeys(home.keys),
-        backends=BackendRegistry(home.path, clock, settings.scheduling.seed),
+        backends=BackendRegistry(
+            home.path,
+            clock,
+            settings.scheduling.seed,
+            LocalSettings(**dataclasses.asdict(settings.local)),
+        ),
         runner=LoopRunner(clock),
         registry=CollectorRegistry(),
         feed=Feed(settings.http.streams),

@@ -124,8 +124,22 @@ class WebhookSettings:
 
     max_tries: int = setting(8, "tries", "with back-off that is about an hour")
     timeout_s: float = setting(10.0, "seconds", "a slow receiver must not hold the sender")
+    disable_after: int = setting(50, "failed tries in a row", "a receiver that is gone is left")
+    per_tenant: int = setting(50, "webhooks", "each event is matched against all of them")
     allowed_hosts: str = setting("", "host names, comma-separated", "private and loopback "
                                  "addresses are refused unless named here")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMachineSettings:
+    """What jobs on this machine may leave behind."""
+
+    max_log_bytes: int = setting(64 << 20, "bytes per stream and replica", "the oldest segments "
+                                 "go first")  # fmt: skip
+    log_segment_bytes: int = setting(8 << 20, "bytes", "the step in which old output goes")
+    max_artifact_bytes: int = setting(10 << 30, "bytes per attempt", "artifacts are copied")
+    max_workspace_bytes: int = setting(10 << 30, "bytes", "an unpacked working directory")
+    max_exec_bytes: int = setting(1 << 20, "bytes per stream", "the answer is held in memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +174,7 @@ class Settings:
     scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
     targets: TargetSettings = field(default_factory=TargetSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    local: LocalMachineSettings = field(default_factory=LocalMachineSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     oidc: OidcSettings = field(default_factory=OidcSettings)
 

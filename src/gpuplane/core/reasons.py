@@ -66,6 +66,7 @@ class Word(StrEnum):
     NODE_LOST = "NodeLost"
     SUPERVISOR_LOST = "SupervisorLost"
     GPU_FAILED = "GpuFailed"
+    UNREADABLE = "SpecificationUnreadable"
     COMPLETED = "Completed"
 
 

@@ -1,5 +1,6 @@
 """Column types shared by every table: ids, instants, money and typed JSON."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
@@ -29,8 +30,21 @@ def table_of(row: type[Base]) -> Table:
     return cast("Table", row.__table__)
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What stands in the place of a stored value that is not what it should be.
+
+    Not an exception, because one bad row must not keep the good ones beside it from being read.
+    """
+
+    error: str
+
+
 class JsonOf(TypeDecorator[Any]):
-    """A frozen dataclass (or any msgspec type) stored as JSON text and read back as itself."""
+    """A frozen dataclass (or any msgspec type) stored as JSON text and read back as itself.
+
+    What cannot be read back is `Unreadable`; the repository that reads it sets the row aside.
+    """
 
     impl = Text
     cache_ok = True
@@ -47,7 +61,12 @@ class JsonOf(TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         """Decode on the way out."""
-        return None if value is None else self._decoder.decode(value)
+        if value is None:
+            return None
+        try:
+            return self._decoder.decode(value)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            return Unreadable(str(error))
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Store as text on both databases, so that bytes are the same."""

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import Text, cast, select, type_coerce, update
 
 from gpuplane.core.ids import JobId
-from gpuplane.core.workloads import DeploymentType, JobSpec, JobType, Priority
+from gpuplane.core.workloads import DeploymentType, JobSpec, JobType, Priority, RetryPolicy
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import Unreadable
 from gpuplane.domains.jobs.repository.jobs import jobs
@@ -42,6 +42,7 @@ def list_damaged(session: ReadSession, job_ids: Sequence[UUID]) -> list[Damage]:
                 JobType(row["job_type"]),
                 DeploymentType(row["deployment_type"]),
                 priority=Priority(row["priority"]),
+                retry=RetryPolicy(max_retries=0),
             ),
         )
         for row in session.rows(query)

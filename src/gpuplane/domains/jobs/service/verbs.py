@@ -6,7 +6,6 @@ from uuid import UUID
 
 from gpuplane.core.lifecycle.jobs import (
     HOLDING,
-    STRENGTH,
     TERMINAL,
     Condition,
     JobStatus,
@@ -24,7 +23,7 @@ from gpuplane.domains.jobs.rules import Job
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.observing import store_checkpoint
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
-from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
+from gpuplane.domains.jobs.service.stopping import STRENGTH, end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submitting import facts_of
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due

@@ -93,10 +93,12 @@ class ApiError(CliError):
         self.status = status
         self.problem = dict(problem)
         default = Exit.FAILED if status >= 500 else Exit.REFUSED
+        field = str(problem.get("field") or "")
+        detail = str(problem.get("detail") or problem.get("title") or f"It answered {status}.")
         super().__init__(
-            str(problem.get("detail") or problem.get("title") or f"The server answered {status}."),
+            detail.removeprefix(f"{field}: "),  # shown in front of every error anyway
             fix=str(problem.get("fix") or ""),
-            field=str(problem.get("field") or ""),
+            field=field,
             code=_EXIT_OF_STATUS.get(status, default),
         )
 

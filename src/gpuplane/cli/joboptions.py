@@ -46,7 +46,8 @@ class SectionedCommand(click.Command):
         """Write the options under their headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            # click has records for arguments too; the usage line shows those already.
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 section = param.section if isinstance(param, JobOption) else CLIENT
                 sections.setdefault(section, []).append(record)
@@ -128,11 +129,11 @@ def _needs() -> list[JobOption]:
         o(NEEDS, "resources.mig_profile", "--mig", help="A MIG profile such as 1g.10gb."),
         o(NEEDS, "cpu_cores", "--cpus", type=float, default=CPUS, show_default=True,
           help="CPU cores."),
-        o(NEEDS, "memory_gb", "--memory", type=GIB, default=MEMORY_GIB, show_default="1G",
-          help="Memory."),
+        o(NEEDS, "memory_gb", "--memory", type=GIB, default=MEMORY_GIB,
+          help="Memory.  [default: 1G]"),
         o(NEEDS, "storage_gb", "--storage", type=int, help="GiB of lasting storage."),
         o(NEEDS, "resources.ephemeral_storage_gb", "--ephemeral-storage", type=GIB,
-          default=EPHEMERAL_GIB, show_default="1G", help="Scratch space."),
+          default=EPHEMERAL_GIB, help="Scratch space.  [default: 1G]"),
         o(NEEDS, "resources.rdma_fabric", "--rdma-fabric", help="`any`, or a fabric's name."),
     ]  # fmt: skip
 

@@ -17,7 +17,7 @@ READS = [
     ["clusters", "ls"], ["clusters", "show", "demo"], ["clusters", "preemption", "demo"],
     ["clusters", "maintenance", "demo"], ["clusters", "grants", "local"],
     ["nodes", "ls"], ["nodes", "show", "t4-01"], ["fleet", "demo"], ["timeline", "demo"],
-    ["timeline", "demo", "--by", "gpu"],
+    ["timeline", "demo", "--by", "gpu"], ["timeline", "--cluster", "demo"],
     ["quotas", "ls", "--cluster", "demo"], ["quotas", "usage", "--cluster", "demo"],
     ["queues", "ls", "--cluster", "demo"], ["cohorts", "ls", "--cluster", "demo"],
     ["tenants", "ls"], ["tenants", "members", "default"], ["projects", "ls"],
@@ -100,6 +100,7 @@ def test_usage_adds_up_and_keeps_the_simulated_apart(cli: CommandLine) -> None:
            "--sim-duration", "1", "-n", "metered", "--", "x")  # fmt: skip
     done = cli.ok("usage", "--by", "job", "--lines")
     assert re.search(r"^total simulated: .* USD$", done.out, re.M)
+    assert re.search(r"^metered \([0-9a-f]{8}\) +0.00", done.out, re.M)
     devices = cli.ok("usage", "-o", "json").data["devices"]
     assert devices["adds_up"] is True
     for cluster in devices["clusters"]:

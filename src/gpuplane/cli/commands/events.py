@@ -1,6 +1,7 @@
 """`gpuplane events`: what happened, as a list or as it happens."""
 
 import json
+import threading
 from http.client import HTTPException
 from typing import Any
 
@@ -13,6 +14,9 @@ from gpuplane.cli.lookups import find_job
 from gpuplane.cli.output import Column, Output, output_option, paint, show_rows
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import clock_text
+
+AGAIN_S = 0.5
+"""The pause before a stream that ended is opened again."""
 
 COLUMNS = (
     Column("AT", lambda event: clock_text(event["at"])),
@@ -69,6 +73,7 @@ def events(
 def _follow(client: Client, query: dict[str, Any], output: Output) -> None:
     """Write events until Ctrl-C; a lost stream is resumed where it ended."""
     position = ""
+    pause = threading.Event()
     while True:
         headers = {"Last-Event-ID": position} if position else {}
         try:
@@ -84,9 +89,9 @@ def _follow(client: Client, query: dict[str, Any], output: Output) -> None:
         except (OSError, HTTPException) as error:
             if not position:
                 raise Unreachable("The control plane went away.") from error
-            continue
         if not position:
             raise Unreachable("The control plane went away.")
+        pause.wait(AGAIN_S)
 
 
 def _write(event: dict[str, Any], output: Output) -> None:

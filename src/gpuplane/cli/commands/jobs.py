@@ -1,7 +1,6 @@
 """`ps` and the noun `jobs`: list, show, attempts, artifacts, checkpoints, manifest, compare."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -348,4 +347,4 @@ def preempt(job: str, reason: str, grace: int | None) -> None:
     client = Client()
     body = {"reason": reason} | ({} if grace is None else {"grace_s": grace})
     found = client.post(f"/jobs/{find_job(client, job)['id']}/preempt", body)
-    click.echo(f"{found['name']} {found['status']}", file=sys.stdout)
+    click.echo(f"{found['name']} {found['status']}")

@@ -16,9 +16,11 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.parameters import INSTANT
-from gpuplane.cli.words import clock_text, costs_text, money_text, price_text
+from gpuplane.cli.words import clock_text, costs_text, money_text, price_text, short_id
 
 HOUR_S = 3_600
+NAMED_JOBS = 200
+"""Jobs whose names are asked for, one by one; the others are shown by their ids."""
 STATES = ("busy", "allocated_idle", "reserved", "free", "down")
 GROUPS = (
     "job", "project", "tenant", "cluster", "node", "device", "model", "cost_centre", "queue",
@@ -67,10 +69,30 @@ def usage(
         show_data({"usage": used, "devices": devices}, output)
         return
     note(f"{clock_text(used['from_at'])} to {clock_text(used['to_at'])}")
+    _name_keys(client, used["rows"], groups)
     _show_rows(used, groups, output)
     if lines:
         _show_lines(used)
     _show_devices(devices)
+
+
+def _name_keys(client: Client, rows: list[dict[str, Any]], groups: tuple[str, ...]) -> None:
+    """Write names where the answer has ids, as far as the caller may see them."""
+    names: dict[str, str] = {}
+    if "tenant" in groups:
+        names |= {each["id"]: each["name"] for each in client.items("/tenants")}
+    if "project" in groups:
+        names |= {each["id"]: each["name"] for each in client.items("/projects")}
+    if "cluster" in groups:
+        names |= {each["id"]: each["name"] for each in client.rows("/clusters")}
+    if "job" in groups:
+        ids = [row["keys"]["job"] for row in rows if row["keys"].get("job")]
+        for identity in ids[:NAMED_JOBS]:
+            job = client.find(f"/jobs/{identity}")
+            if job is not None:
+                names[identity] = f"{job['name']} ({short_id(identity)})"
+    for row in rows:
+        row["keys"] = {key: names.get(value or "", value) for key, value in row["keys"].items()}
 
 
 def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) -> None:

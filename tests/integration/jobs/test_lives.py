@@ -102,6 +102,17 @@ async def test_a_suspended_job_gives_its_devices_back_and_runs_again_when_resume
     assert (await world.job(job["id"]))["status"] == "running"
 
 
+async def test_a_job_that_is_being_cancelled_is_not_suspended_any_more(world: World) -> None:
+    job = await world.submit(spec=runs_for(3600))
+    await world.turn(2)
+    await world.ask("DELETE", f"/jobs/{job['id']}")
+    refused = await world.ask("POST", f"/jobs/{job['id']}/suspend", 409)
+    assert refused["code"] == "job_wrong_status"
+    assert refused["fix"]
+    await world.after(1)
+    assert (await world.job(job["id"]))["status"] == "cancelled"
+
+
 async def test_a_waiting_job_is_suspended_and_stays_out_of_the_queue(world: World) -> None:
     job = await world.submit(spec=runs_for(10))
     paused = await world.ask("POST", f"/jobs/{job['id']}/suspend")

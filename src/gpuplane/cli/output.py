@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+GAP = 2
+"""Blanks between two columns."""
 PLAIN_WIDTH = 100_000
 """A table that goes into a pipe is not cut."""
 
@@ -60,6 +62,7 @@ class Column:
         wide: Whether only the wide table has it.
         right: Whether it is aligned to the right.
         status: Whether its words have the colours of statuses.
+        spare: Whether a narrow terminal may do without it; the last one goes first.
     """
 
     title: str
@@ -67,6 +70,7 @@ class Column:
     wide: bool = False
     right: bool = False
     status: bool = False
+    spare: bool = False
 
 
 def output_option(function: F) -> F:
@@ -109,10 +113,12 @@ def show_rows(
         note(empty)
         return
     shown = [each for each in columns if output is Output.WIDE or not each.wide]
+    if output is Output.TABLE and sys.stdout.isatty():
+        shown = fitting(shown, found, terminal_width())
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in shown:
         table.add_column(
             column.title,
@@ -127,6 +133,20 @@ def show_rows(
             cells.append(Text(text, style=STATUS_STYLES.get(text, "") if column.status else ""))
         table.add_row(*cells)
     _print(table)
+
+
+def fitting(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> list[Column]:
+    """Return the columns that fit a line, without spare ones from the last on as far as needed."""
+    shown = list(columns)
+    widths = {
+        each.title: max([len(each.title), *(len(_cell(each.value(row))) for row in rows)])
+        for each in shown
+    }
+    for spare in [each for each in reversed(shown) if each.spare]:
+        if sum(widths[each.title] + GAP for each in shown) - GAP <= width:
+            break
+        shown.remove(spare)
+    return shown
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:

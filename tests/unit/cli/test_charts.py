@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuplane.cli.charts import Line, Span, draw, fit, letters, tick_step
+from gpuplane.cli.output import Column, fitting
 
 
 def plain(text: str, style: str) -> str:
@@ -80,3 +81,20 @@ def test_each_holder_has_a_letter_of_its_own_until_they_run_out() -> None:
     assert found["job-0"] == "a"
     assert found["job-26"] == "A"
     assert found["job-59"] == "#"
+
+
+def test_a_narrow_terminal_does_without_spare_columns_from_the_last_on() -> None:
+    columns = [
+        Column("NAME", lambda row: row["name"]),
+        Column("WHY", lambda row: "x" * 20, spare=True),
+        Column("AGE", lambda row: "y" * 10, spare=True),
+        Column("ID", lambda row: "z" * 8),
+    ]
+    rows = [{"name": "a-name"}]
+
+    def titles(width: int) -> list[str]:
+        return [each.title for each in fitting(columns, rows, width)]
+
+    assert titles(80) == ["NAME", "WHY", "AGE", "ID"]
+    assert titles(40) == ["NAME", "WHY", "ID"]
+    assert titles(10) == ["NAME", "ID"]

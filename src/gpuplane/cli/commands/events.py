@@ -21,8 +21,8 @@ AGAIN_S = 0.5
 COLUMNS = (
     Column("AT", lambda event: clock_text(event["at"])),
     Column("KIND", lambda event: event["kind"]),
-    Column("REASON", lambda event: event["reason"]),
-    Column("BY", lambda event: event["actor"]),
+    Column("REASON", lambda event: event["reason"], spare=True),
+    Column("BY", lambda event: event["actor"], spare=True),
     Column("MESSAGE", lambda event: event["message"]),
     Column("ABOUT", lambda event: f"{event['subject_kind']} {event['subject_id']}", wide=True),
     Column("POSITION", lambda event: event["position"], wide=True, right=True),

@@ -67,11 +67,11 @@ def list_nodes(cluster: str | None, output: Output) -> None:
         Column("GPUS", _gpus),
         Column("CORES", lambda row: row["cpu_cores"], right=True),
         Column("GIB", lambda row: f"{row['memory_gb']:.0f}", right=True),
-        Column("RACK", lambda row: row["rack"]),
+        Column("RACK", lambda row: row["rack"], spare=True),
         Column("TOPOLOGY", lambda row: (row["topology"] or "").splitlines()[:1], wide=True),
         Column("FABRIC", lambda row: row["rdma_fabric"], wide=True),
         Column("LABELS", lambda row: row["labels"], wide=True),
-        Column("MESSAGE", lambda row: row["message"]),
+        Column("MESSAGE", lambda row: row["message"], spare=True),
     )
     show_rows(_rows(Client(), cluster), columns, output)
 

@@ -72,11 +72,13 @@ def timeline(
     drawn = 0
     for name in names:
         answer = _load(client, name, by, since, until)
-        lines = _gpu_lines(answer, node) if by == "gpu" else _job_lines(answer)
+        lines, left_out = (
+            _gpu_lines(answer, node, limit) if by == "gpu" else _job_lines(answer, limit)
+        )
         if not lines and not cluster:
             continue
         drawn += 1
-        _draw(answer, lines, limit, fitted=since is None and until is None)
+        _draw(answer, lines, left_out, fitted=since is None and until is None)
     if not drawn:
         note("Nothing ran within the last hour and nothing waits.")
 
@@ -101,7 +103,7 @@ def _load(
     return answer
 
 
-def _draw(answer: dict[str, Any], lines: list[Line], limit: int, *, fitted: bool) -> None:
+def _draw(answer: dict[str, Any], lines: list[Line], left_out: int, *, fitted: bool) -> None:
     simulated = paint(" (simulated)", "yellow") if answer["simulated"] else ""
     click.echo(f"{paint(answer['cluster'], 'bold')}{simulated}")
     if not lines:
@@ -110,23 +112,25 @@ def _draw(answer: dict[str, Any], lines: list[Line], limit: int, *, fitted: bool
     left = _seconds(answer.get("since") or answer["from_at"])
     right = _seconds(answer.get("until") or answer["to_at"])
     now = _seconds(answer["now"]) if "now" in answer else right
-    shown = lines[:limit]
     if fitted:
-        spans = [(max(left, span.start), span.end) for line in shown for span in line.spans]
+        spans = [(max(left, span.start), span.end) for line in lines for span in line.spans]
         left, right = fit(spans, now)
-    for text in draw(shown, left, right, now, terminal_width(), paint):
+    for text in draw(lines, left, right, now, terminal_width(), paint):
         click.echo(text)
-    if len(lines) > limit:
-        click.echo(f"… and {len(lines) - limit} more; -n shows them")
+    if left_out:
+        click.echo(f"… and {left_out} more; -n shows them")
     if not answer.get("is_whole", answer.get("complete", True)):
         note("The window holds more than one answer; --from and --to narrow it.")
     click.echo()
 
 
-def _job_lines(answer: dict[str, Any]) -> list[Line]:
+def _job_lines(answer: dict[str, Any], limit: int) -> tuple[list[Line], int]:
+    """Return the lines and how many were left out: of what is over, the oldest go first."""
     now = _seconds(answer["now"])
-    rows = sorted(answer["rows"], key=lambda row: (row["start"] or "", row["name"]))
-    return [_job_line(row, now) for row in rows if row["start"]]
+    rows = [row for row in answer["rows"] if row["start"]]
+    rows.sort(key=lambda row: (not row["is_end_estimated"], -_seconds(row["end"] or row["start"])))
+    shown = sorted(rows[:limit], key=lambda row: (row["start"], row["name"]))
+    return [_job_line(row, now) for row in shown], len(rows) - len(shown)
 
 
 def _job_line(row: dict[str, Any], now: float) -> Line:
@@ -151,7 +155,8 @@ def _job_line(row: dict[str, Any], now: float) -> Line:
     return Line(label, spans, status if end is not None else f"{status}, no end known")
 
 
-def _gpu_lines(answer: dict[str, Any], node: str | None) -> list[Line]:
+def _gpu_lines(answer: dict[str, Any], node: str | None, limit: int) -> tuple[list[Line], int]:
+    """Return a line for each GPU that did something, and how many were left out."""
     right = _seconds(answer["to_at"])
     devices = [each for each in answer["devices"] if node in (None, each["node"])]
     used = [
@@ -159,6 +164,8 @@ def _gpu_lines(answer: dict[str, Any], node: str | None) -> list[Line]:
         for each in devices
         if node or any(part["state"] != "free" for part in each["intervals"])
     ]
+    left_out = max(0, len(used) - limit)
+    used = used[:limit]
     keys = [_holder(part) for each in used for part in each["intervals"] if part["shares"]]
     marks = letters(keys)
     styles = {key: COLOURS[at % len(COLOURS)] for at, key in enumerate(marks)}
@@ -173,7 +180,7 @@ def _gpu_lines(answer: dict[str, Any], node: str | None) -> list[Line]:
         note(
             "  ".join(paint(f"{mark} {key}", styles[key], err=True) for key, mark in marks.items())
         )
-    return lines
+    return lines, left_out
 
 
 def _device_span(part: dict[str, Any], right: float, marks: Any, styles: dict[str, str]) -> Span:

@@ -61,6 +61,17 @@ def test_a_change_of_priority_is_made_in_place(cli: CommandLine, tmp_path: Path)
     cli.ok("cancel", "reranked")
 
 
+def test_an_array_is_one_thing_to_apply(cli: CommandLine, tmp_path: Path) -> None:
+    text = JOB.format(name="many", gpus=1, priority="normal")
+    file = manifest(tmp_path, f"{text}  array: {{size: 3}}\n")
+    assert actions(cli, file, "--yes") == {"Job/many": "create"}
+    assert actions(cli, file, "--yes") == {"Job/many": "unchanged"}
+    manifest(tmp_path, f"{text}  array: {{size: 2}}\n")
+    assert actions(cli, file, "--yes") == {"Job/many": "replace"}
+    assert actions(cli, file, "--yes") == {"Job/many": "unchanged"}
+    cli.ok("cancel", "--array", "many-0")
+
+
 def test_other_content_replaces_the_unfinished_job_and_shows_what_differs(
     cli: CommandLine, tmp_path: Path
 ) -> None:

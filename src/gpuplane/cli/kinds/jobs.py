@@ -36,7 +36,8 @@ def plan_job(client: Client, document: Document, others: Sequence[Document]) -> 
         return Change(document, Action.CREATE, (), lambda: _submit(client, document, body), notes)
     shown = {name: each for name, each in body.items() if name not in ("idempotency_key", "after")}
     differ = differences_of(shown, _comparable(found))
-    if [each.field for each in differ] == ["priority"] and found["status"] not in OVER:
+    is_one = found["array"] is None
+    if is_one and [each.field for each in differ] == ["priority"] and found["status"] not in OVER:
         return Change(document, Action.CHANGE, differ,
                       lambda: _change_priority(client, found, body["priority"]))  # fmt: skip
     differ = differ or [Difference("(content)", "another", "this")]
@@ -104,18 +105,35 @@ def _folder(document: Document) -> Path | None:
 
 
 def _find(client: Client, document: Document, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the job of this name that was applied last, else the unfinished one."""
+    """Return the job of this name that was applied last, else the unfinished one.
+
+    An array stands for all its jobs: the first of them, which holds the key, under the array's
+    name, and over only if every one is.
+    """
+    name = f"{document.name}-0" if body.get("array") else document.name
     rows = [
         row
-        for row in client.items("/jobs", name=document.name, limit=200)
-        if row["name"] == document.name and _is_in(row, body)
+        for row in client.items("/jobs", name=name, limit=200)
+        if row["name"] == name and _is_in(row, body)
     ]
+    if body.get("array"):
+        rows = [_as_array(client, document.name, row) for row in rows if row["array_index"] == 0]
     rows.sort(key=lambda row: (row["status"] not in OVER, row["created_at"]))
     if not rows:
         return None
-    by_key = [client.get(f"/jobs/{row['id']}") for row in rows[-5:]]
+    by_key = [{**client.get(f"/jobs/{row['id']}"), **_told(row)} for row in rows[-5:]]
     same = [job for job in by_key if job["idempotency_key"] == body["idempotency_key"]]
     return dict((same or by_key)[-1])
+
+
+def _as_array(client: Client, name: str, first: Mapping[str, Any]) -> dict[str, Any]:
+    each = list(client.items("/jobs", array_id=first["array_id"], limit=500))
+    unfinished = [job["status"] for job in each if job["status"] not in OVER]
+    return {**first, "name": name, "status": (unfinished or [first["status"]])[0]}
+
+
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": row["name"], "status": row["status"]}
 
 
 def _is_in(row: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
@@ -186,7 +204,7 @@ def _replace(
     # The new one first: if it is refused, the old one goes on.
     told = _submit(client, document, body)
     try:
-        client.delete(f"/jobs/{old['id']}")
+        client.delete(f"/jobs/{old['id']}", **({} if old["array"] is None else {"array": True}))
     except ApiError as error:
         if error.status != 409:  # over meanwhile
             raise

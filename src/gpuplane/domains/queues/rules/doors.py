@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, LocalQueueSpec
+from gpuplane.core.quota.specs import (
+    ClusterQueueSpec,
+    CohortSpec,
+    LocalQueueSpec,
+    PreemptionPolicy,
+    WithinClusterQueue,
+)
 
 DEFAULT_QUEUE = "default"
 """The queue of a cluster on which nobody declared one: it covers everything."""
@@ -24,8 +30,14 @@ class QueueSpecs:
 
 
 def default_specs() -> QueueSpecs:
-    """Return the queues of a cluster on which nobody declared any."""
-    return QueueSpecs((ClusterQueueSpec(DEFAULT_QUEUE, covers_everything=True),), (), ())
+    """Return the queues of a cluster on which nobody declared any.
+
+    Higher priorities evict lower ones there: without it the classes would only be an order, and
+    whoever wants that declares a queue.
+    """
+    preemption = PreemptionPolicy(within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY)
+    queue = ClusterQueueSpec(DEFAULT_QUEUE, preemption=preemption, covers_everything=True)
+    return QueueSpecs((queue,), (), ())
 
 
 def find_door(

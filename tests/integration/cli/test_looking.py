@@ -88,7 +88,7 @@ def test_the_timeline_draws_what_runs_solid_and_what_is_expected_light(cli: Comm
     assert "█" in line
     assert "░" in line
     assert max(map(len, drawn.splitlines())) <= 120
-    by_gpu = cli.ok("timeline", "demo", "--by", "gpu")
+    by_gpu = cli.ok("timeline", "demo", "--by", "gpu", "-n", "200")
     assert re.search(r"t4-0\d/\d T4", by_gpu.out)
     assert "drawn" in by_gpu.err
     cli.ok("cancel", identity)

@@ -165,7 +165,9 @@ def _gpu_lines(answer: dict[str, Any], node: str | None, limit: int) -> tuple[li
         if node or any(part["state"] != "free" for part in each["intervals"])
     ]
     left_out = max(0, len(used) - limit)
-    used = used[:limit]
+    # What does something now comes before what did something, and each keeps its place.
+    chosen = sorted(used, key=lambda each: each["intervals"][-1]["state"] == "free")[:limit]
+    used = [each for each in used if each in chosen]
     keys = [_holder(part) for each in used for part in each["intervals"] if part["shares"]]
     marks = letters(keys)
     styles = {key: COLOURS[at % len(COLOURS)] for at, key in enumerate(marks)}

@@ -43,7 +43,7 @@ class Plane:
         assert self.process is None, "the plane runs already"
         (self.home / "address").unlink(missing_ok=True)
         self.home.mkdir(exist_ok=True, parents=True)
-        self.process = start_plane(self._environment(extra), self.home / "printed")
+        self.process = self.spawn(**extra)
         await wait_until_async(
             lambda: self.is_over() or (self.home / "address").exists(),
             f"the control plane on {self.home} is up",
@@ -57,6 +57,10 @@ class Plane:
             timeout=30.0,
             trust_env=False,
         )
+
+    def spawn(self, **extra: str) -> BaseProcess:
+        """Start a process on the home, whoever else is there."""
+        return start_plane(self._environment(extra), self.home / "printed")
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPLANE_")}

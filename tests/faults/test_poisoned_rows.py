@@ -80,6 +80,10 @@ async def test_the_check_names_a_damaged_row_before_any_loop_has_seen_it(
         assert answer.json()["code"] == "job_unreadable"
         listed = await plane.client.get("/jobs")
         assert listed.status_code == 200
-        states = plane.control.runner.states.values()
-        await wait_until_async(lambda: all(state.turns > 2 for state in states), "loops turn")
+        known = plane.control.runner.states
+        states = [known[name] for name in ("scheduler", "dispatcher", "observer", "monitor")]
+        before = [state.turns for state in states]
+        await wait_until_async(
+            lambda: all(s.turns > n for s, n in zip(states, before, strict=True)), "loops turn"
+        )
         assert [state.name for state in states if state.consecutive_failures] == []

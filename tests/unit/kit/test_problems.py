@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpuplane.kit.errors import Conflict, FieldError, InvalidInput
-from gpuplane.kit.problems import field_path, nearest, problem_of, refused_fields
+from gpuplane.kit.problems import MAX_ERRORS, field_path, nearest, problem_of, refused_fields
 
 
 def test_a_problem_has_a_stable_code_a_sentence_and_the_fix() -> None:
@@ -49,3 +51,15 @@ def test_only_so_many_errors_are_shown() -> None:
     refusal = refused_fields(errors)
     assert len(refusal.errors) == 50
     assert refusal.errors[0] == FieldError("f0", "This field is required.", "Add it.")
+
+
+def test_only_the_errors_that_are_shown_are_worked_out() -> None:
+    read = []
+
+    def many() -> Iterator[dict[str, object]]:
+        for number in range(100_000):
+            read.append(number)
+            yield {"type": "extra_forbidden", "loc": (f"k{number}",), "msg": ""}
+
+    refused = refused_fields(many())
+    assert len(refused.errors) == len(read) == MAX_ERRORS

@@ -156,3 +156,20 @@ def test_the_demo_fills_the_cluster_and_running_it_twice_is_harmless(cli: Comman
 def demo_jobs(cli: CommandLine) -> list[dict[str, str]]:
     rows = cli.ok("ps", "-a", "-n", "1000", "-o", "json").data["items"]
     return [row for row in rows if "gpuplane-demo" in row["labels"]]
+
+
+def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
+    on = ("--cluster", "demo")
+    cli.ok("tenants", "create", "museum")
+    cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=4:2", "--cohort", "arts")
+    assert "nvidia-v100-32gb:gpu=4" in cli.ok("quotas", "ls", *on).out
+    cli.ok("queues", "set", *on, "default", "--tenant", "museum", "--leads-to", "museum")
+    cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=2", "--cohort", "arts")
+    assert "nvidia-v100-32gb:gpu=2" in cli.ok("quotas", "ls", *on).out
+    cli.ok("cohorts", "set", *on, "arts", "--weight", "2")
+    rows = cli.ok("cohorts", "ls", *on, "-o", "json").data["items"]
+    assert next(row for row in rows if row["name"] == "arts")["members"] == ["museum"]
+    assert cli("quotas", "rm", *on, "museum").code == 4
+    cli.ok("queues", "rm", *on, "default", "--tenant", "museum")
+    cli.ok("quotas", "rm", *on, "museum")
+    assert cli("quotas", "set", *on, "museum", "--gpu", "V100").code == 2

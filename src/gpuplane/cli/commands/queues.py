@@ -1,5 +1,6 @@
 """Quotas (cluster queues), queues (a tenant's doors to them) and cohorts (who may borrow)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -110,11 +111,11 @@ def set_quota(
 ) -> None:
     """Declare a cluster queue of GPUs, or replace it; manifests say more."""
     client = Client()
+    models = [each["gpu_type"] for each in client.get(f"/clusters/{segment(cluster)}")["gpus"]]
+    flavors = [_flavor(text, models) for text in gpus]
     body: dict[str, Any] = {
         "cohort": cohort,
-        "resourceGroups": [
-            {"coveredResources": ["nvidia.com/gpu"], "flavors": [_flavor(text) for text in gpus]}
-        ],
+        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}],
     }
     if weight is not None:
         body["fairSharing"] = {"weight": weight}
@@ -128,7 +129,8 @@ def set_quota(
                      ("owns", _groups(found))], output)  # fmt: skip
 
 
-def _flavor(text: str) -> dict[str, Any]:
+def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
+    """Return the quota that `H100=8:4` stands for; models are those of the cluster."""
     model, equals, amounts = text.partition("=")
     parts = amounts.split(":")
     if not equals or len(parts) > 3 or not all(part.isdigit() for part in parts if part):
@@ -138,7 +140,8 @@ def _flavor(text: str) -> dict[str, Any]:
     quota: dict[str, Any] = {"name": "nvidia.com/gpu"}
     fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
     quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
-    return {"name": model.lower(), "resources": [quota]}
+    meant = [each for each in models if model.lower() in each]
+    return {"name": meant[0] if len(meant) == 1 else model.lower(), "resources": [quota]}
 
 
 @quotas.command("rm")

@@ -23,7 +23,7 @@ from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
-from gpuplane.domains.jobs.service import SubmitLimits, Surroundings
+from gpuplane.domains.jobs.service import SubmitLimits, Surroundings, count_queue_users
 from gpuplane.domains.jobs.service.due import WaitTargets
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.secrets import service as secrets
@@ -161,6 +161,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "in_use": (find_jobs, secrets.find_use),
+            "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),

@@ -85,6 +85,9 @@ async def test_a_spent_budget_is_told_pauses_or_cancels_as_asked(world: World) -
     assert (await world.kinds(jobs["warn"])).count("job.budget_exceeded") == 1
     paused = await world.job(jobs["pause"])
     assert (paused["status"], paused["condition"]) == ("pending", "Paused")
+    for action, verb in (("pause", "resume"), ("cancel", "retry")):
+        refused = await world.ask("POST", f"/jobs/{jobs[action]}/{verb}", 409)
+        assert refused["code"] == "budget_spent"
     cancelled = await world.job(jobs["cancel"])
     assert (cancelled["status"], cancelled["reason"]) == ("cancelled", "BudgetExceeded")
     assert "of a budget of 2.00" in cancelled["status_message"]

@@ -314,11 +314,7 @@ def _door(session: ReadSession, body: QueueChangeIn) -> Door:
 
 
 def _count_users(call: Call) -> service.CountUsers:
-    return cast("service.CountUsers", call.ports.get("count_queue_users", _nobody))
-
-
-def _nobody(session: ReadSession, cluster_id: object, name: str) -> int:
-    return 0
+    return cast("service.CountUsers", call.ports["count_queue_users"])
 
 
 # -- from core values to bodies ------------------------------------------------------------------

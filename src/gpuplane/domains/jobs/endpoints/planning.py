@@ -94,6 +94,8 @@ async def get_schedule(call: CallDep, job_id: UUID) -> ScheduleOut:
             start, position, name = outlook.earliest_start, outlook.position, outlook.cluster
             duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
             end = None if start is None or duration_s is None else start + duration_s * 1000
+        elif job.spec.scheduled_start is not None:
+            start = job.spec.scheduled_start
     if job.actual_start is not None:
         start, end = job.actual_start, job.actual_end or job.estimated_end
     deadline = job.spec.deadline

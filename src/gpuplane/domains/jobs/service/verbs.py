@@ -12,7 +12,7 @@ from gpuplane.core.lifecycle.jobs import (
     StopIntent,
 )
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import Priority
+from gpuplane.core.workloads import BudgetAction, Priority
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
@@ -96,6 +96,7 @@ def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -
             if job.status is JobStatus.COMPLETED
             else "Wait for its end, or cancel it first.",
         )
+    _refuse_if_spent(job)
     spec = job.spec
     warned = [each for each in job.warned if each == "deadline" and _is_past(spec.deadline, now)]
     changes: dict[str, Any] = {
@@ -182,6 +183,18 @@ def suspend(
     return _moved(session, job, done=done)
 
 
+def _refuse_if_spent(job: Job) -> None:
+    """Refuse to run a job again that its budget would stop at once."""
+    limit, spent = job.spec.budget_limit_micro, job.actual_cost_micro or 0
+    if limit is None or spent < limit or job.spec.budget_action is BudgetAction.WARN:
+        return
+    raise WrongStatus(
+        f"{job.name} has spent its budget, so it would be stopped at once.",
+        code="budget_spent",
+        fix="Submit it again with a higher budget_limit.",
+    )
+
+
 def _refuse_if_ending(session: WriteSession, job: Job) -> None:
     if job.current_attempt_id is None:
         return
@@ -212,6 +225,7 @@ def resume(session: WriteSession, principal: Principal, job_id: UUID, now: int) 
             if job.status in (JobStatus.FAILED, JobStatus.CANCELLED)
             else "Nothing needs to be done.",
         )
+    _refuse_if_spent(job)
     done = repository.update_job(
         session, job, now, condition="", condition_at=None, reason="", status_message="", due_at=now
     )

@@ -103,9 +103,13 @@ def project_fields(client: Client, project: str | None) -> dict[str, Any]:
 
 
 def _newest(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return of jobs with one name those that can be meant: the unfinished, else the newest."""
+    """Return of jobs with one name those that can be meant: the unfinished, else the newest.
+
+    One that is being stopped is on its way out, so another that is not comes before it.
+    """
     unfinished = [job for job in jobs if job["status"] not in OVER]
-    return unfinished or sorted(jobs, key=lambda job: str(job["created_at"]))[-1:]
+    steady = [job for job in unfinished if job["condition"] != "Stopping"]
+    return steady or unfinished or sorted(jobs, key=lambda job: str(job["created_at"]))[-1:]
 
 
 def _by_part_of_id(client: Client, key: str) -> list[dict[str, Any]]:

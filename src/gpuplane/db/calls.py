@@ -128,8 +128,11 @@ def open_answer(call: Call, kept: str) -> str:
 _SEALED = "sealed:"
 
 
-def get_call(request: Request) -> Call:
-    """Return the call that the authentication layer put on this request."""
+async def get_call(request: Request) -> Call:
+    """Return the call that the authentication layer put on this request.
+
+    Waits for nothing; a plain function would be run on a thread for each request.
+    """
     return cast("Call", request.state.call)
 
 

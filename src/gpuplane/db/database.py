@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+import msgspec
 from sqlalchemy import Connection, Engine, event, make_url, text
 from sqlalchemy import create_engine as create_sql_engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -327,11 +328,20 @@ def _translated() -> Iterator[None]:
         raise _public(error) from error
 
 
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+JSON_CODEC: dict[str, Any] = {"json_serializer": _json, "json_deserializer": msgspec.json.decode}
+"""A job's row has six small JSON columns, and thousands of rows are read in one unit."""
+
+
 def _sqlite_engine(path: str, *, read_only: bool) -> Engine:
     engine = create_sql_engine(
         f"sqlite:///{path}",
         poolclass=QueuePool if read_only else NullPool,
         connect_args={"check_same_thread": False, "timeout": SQLITE_BUSY_MS / 1000},
+        **JSON_CODEC,
         **({"pool_size": READERS, "max_overflow": READERS} if read_only else {}),
     )
 
@@ -361,5 +371,6 @@ def _postgres_engine(url: str) -> Engine:
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_pre_ping=True,
+        **JSON_CODEC,
         connect_args={"connect_timeout": 5, "application_name": "gpuplane"},
     )

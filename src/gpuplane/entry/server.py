@@ -15,6 +15,9 @@ from gpuplane.kit.failpoints import arm_from_environment
 from gpuplane.kit.logs import setup_logging
 
 STOP_TIMEOUT_S = 10
+SWITCH_S = 0.0005
+"""How long a thread may compute while others wait for their turn. Every call into SQLite gives the
+turn away, and at Python's default of 5 ms the writer would wait that long after each of them."""
 
 
 class _Server(uvicorn.Server):
@@ -28,6 +31,7 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Run until a signal, and return the exit code."""
     arm_from_environment()
+    sys.setswitchinterval(SWITCH_S)
     home = Home(settings.home)
     try:
         home.open()

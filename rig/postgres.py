@@ -86,6 +86,11 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Stop the server and remove its data; safe to call twice."""
+        self.halt()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def halt(self) -> None:
+        """Stop the server and keep its data, so that `start_again` serves them as before."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
             try:
@@ -93,7 +98,19 @@ class PostgresServer:
             except subprocess.TimeoutExpired:
                 self.process.send_signal(signal.SIGQUIT)
                 self.process.wait(STOP_S)
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_again(self) -> None:
+        """Serve the same data on the same port after `halt`.
+
+        Raises:
+            PostgresUnavailable: If it does not come up.
+        """
+        binaries = find_binaries()
+        if binaries is None:
+            raise PostgresUnavailable("the server's programs are gone")
+        self.process = _launch(binaries, self.folder, _server_owner(), self.port).process
+        if not _wait_until_ready(self):
+            raise PostgresUnavailable(f"PostgreSQL did not start: {_log_tail(self.folder)}")
 
     def _execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -196,8 +213,10 @@ def _create_cluster(binaries: Path, folder: Path, owner: pwd.struct_passwd | Non
         raise PostgresUnavailable(f"initdb failed: {done.stdout.decode(errors='replace')[-2000:]}")
 
 
-def _launch(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) -> PostgresServer:
-    port = _free_port()
+def _launch(
+    binaries: Path, folder: Path, owner: pwd.struct_passwd | None, port: int | None = None
+) -> PostgresServer:
+    port = port or _free_port()
     command: list[str | Path] = [binaries / "postgres", "-D", folder / "data", "-p", str(port)]
     for name, value in SETTINGS.items():
         command += ["-c", f"{name}={value}"]

@@ -26,6 +26,7 @@ from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 from gpuplane.domains.jobs.service import SubmitLimits, Surroundings, count_queue_users
 from gpuplane.domains.jobs.service.due import WaitTargets
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
+from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
@@ -160,6 +161,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "event_feed": parts.feed,
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
+            "has_node": nodes.has_node,
             "in_use": (find_jobs, secrets.find_use),
             "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(

@@ -171,3 +171,14 @@ async def test_a_tenants_admin_may_not_operate_nodes(world: World, verb: str) ->
     node = (await world.ask("GET", "/clusters/sim/nodes"))["items"][0]["name"]
     answer = await world.server.client(token).post(f"/api/v1/clusters/sim/nodes/{node}/{verb}")
     assert answer.status_code == 403
+
+
+async def test_maintenance_of_a_node_that_is_not_there_is_refused(world: World) -> None:
+    asked = {
+        "start": later(world, 60),
+        "end": later(world, 120),
+        "reason": "fans",
+        "node": "nobody",
+    }
+    refused = await world.ask("POST", "/clusters/sim/maintenance-windows", 422, json=asked)
+    assert refused["field"] == "node"

@@ -1,11 +1,12 @@
 """HTTP of clusters: list, freeze and thaw, maintenance, grants, preemption policy."""
 
+from collections.abc import Callable
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path
 
-from gpuplane.core.ids import TenantId
+from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.db import ReadSession, WriteSession
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.clusters import service
@@ -30,6 +31,8 @@ from gpuplane.kit.ids import new_id
 
 router = APIRouter(tags=["clusters"])
 
+HasNode = Callable[[ReadSession, ClusterId, str], bool]
+"""Tells whether a cluster has a node; offered by the composition root as the port `has_node`."""
 ClusterKey = Annotated[str, Path(min_length=1, max_length=63, description="Id or name.")]
 
 
@@ -123,6 +126,15 @@ async def announce_maintenance(call: CallDep, cluster: ClusterKey, body: WindowI
     known = await call.read(lambda s: service.get_cluster(s, cluster))
     if body.end <= call.now:
         raise BadWindow("The window is over already.", field="end", fix="Give one in the future.")
+    if body.node is not None:
+        has_node: HasNode = call.ports["has_node"]
+        node = body.node
+        if not await call.read(lambda s: has_node(s, known.id, node)):
+            raise BadWindow(
+                f"{known.name} has no node {node!r}.",
+                field="node",
+                fix="List the nodes of the cluster to see their names.",
+            )
     window = MaintenanceWindow(
         id=new_id(),
         cluster_id=known.id,

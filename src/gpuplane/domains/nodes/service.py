@@ -98,6 +98,11 @@ def _as_id(key: UUID | str) -> UUID | str:
     return key
 
 
+def has_node(session: ReadSession, cluster_id: ClusterId, name: str) -> bool:
+    """Return whether a cluster has a node of this name."""
+    return repository.find_node(session, cluster_id, name) is not None
+
+
 def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:
     """Return GPUs present per model over some clusters."""
     return repository.count_models(session, cluster_ids)

@@ -25,7 +25,9 @@ router = APIRouter()
 DEFAULT_BYTES = 65_536
 MAX_BYTES = 1_048_576
 MAX_OFFSET = 2**62
+POLL_FIRST_S = 0.01
 POLL_S = 0.1
+POLL_GROWTH = 1.3
 """How often a follower looks for an attempt that has not begun: no event names one job's start."""
 NOTHING_KEPT = "NothingKept"
 """The word of backends for output that was never written or is forgotten."""
@@ -108,11 +110,13 @@ async def _follow(
     call: Call, found: Output, stdout_offset: int, stderr_offset: int, *, only_one: bool
 ) -> AsyncIterator[tuple[Attempt, LogChunk] | ProductError]:
     """Yield what attempts write, one after another, until the job is over."""
+    pause = POLL_FIRST_S
     while True:
         while found.attempt is None or (found.attempt.ensured_at is None and not found.is_over):
             if found.is_last or found.job.condition is Condition.PAUSED:
                 return
-            await call.clock.sleep(POLL_S)
+            await call.clock.sleep(pause)
+            pause = min(POLL_S, pause * POLL_GROWTH)
             before = found
             found = await call.read(lambda s, before=before: service.current(s, before))  # type: ignore[misc]  # bound now
         attempt = found.attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuplane.domains.jobs.service.verbs import ARRAY_BATCH
 from tests.integration.jobs.worlds import World, runs_for
 
 
@@ -153,12 +154,14 @@ async def test_an_array_runs_no_more_jobs_at_once_than_its_limit(world: World) -
     assert states == ["completed"] * 5
 
 
-async def test_cancelling_an_array_cancels_every_job_of_it(world: World) -> None:
-    first = await world.submit(array={"size": 3}, spec=runs_for(10))
+async def test_cancelling_an_array_cancels_every_job_of_it_in_batches(world: World) -> None:
+    size = ARRAY_BATCH + 3
+    first = await world.submit(array={"size": size, "limit": 2}, spec=runs_for(3600))
+    await world.turn(2)
     await world.ask("DELETE", f"/jobs/{first['id']}?array=true")
-    assert [(await world.job(each))["status"] for each in first["array"]["job_ids"]] == [
-        "cancelled"
-    ] * 3
+    await world.after(1)
+    query = f"array_id={first['array']['id']}&status=cancelled&limit=500"
+    assert len((await world.ask("GET", f"/jobs?{query}"))["items"]) == size
 
 
 async def test_a_job_waits_for_the_job_it_comes_after(world: World) -> None:

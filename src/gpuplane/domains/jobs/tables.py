@@ -36,7 +36,7 @@ class JobRow(Base):
         Index("ix_jobs_source_created", "source_type", "created_at", "id"),
         Index("ix_jobs_name", "name", "created_at", "id"),
         Index("ix_jobs_queue_created", "queue", "created_at", "id"),
-        Index("ix_jobs_array", "array_id", "array_index"),
+        Index("ix_jobs_array", "array_id", "status", "array_index"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_user_created", "user_id", "created_at", "id"),
         Index("ix_jobs_model_created", "gpu_model", "created_at", "id"),

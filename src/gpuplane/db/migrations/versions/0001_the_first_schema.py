@@ -270,7 +270,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("tenant_id", "idempotency_key"),
     )
     with op.batch_alter_table("jobs_jobs", schema=None) as batch_op:
-        batch_op.create_index("ix_jobs_array", ["array_id", "array_index"], unique=False)
+        batch_op.create_index("ix_jobs_array", ["array_id", "status", "array_index"], unique=False)
         batch_op.create_index(
             "ix_jobs_classification", ["data_classification", "created_at", "id"], unique=False
         )

@@ -1,5 +1,6 @@
 """HTTP of jobs: submit, list, show, cancel and compare."""
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -161,18 +162,32 @@ async def cancel_job(
 ) -> JobOut:
     """Cancel a job; what runs is stopped, and the job is cancelled once it is seen to be over."""
     if array:
-        return await call.write(
-            "jobs.cancel_array",
-            lambda s: service.view_of(
-                s, service.cancel_array(s, call.principal, job_id, call.now)[0], call.now
-            ),
-            job_body,
-        )
+        return await _cancel_array(call, job_id)
     return await call.write(
         "jobs.cancel",
         lambda s: service.view_of(s, service.cancel(s, call.principal, job_id, call.now), call.now),
         job_body,
     )
+
+
+async def _cancel_array(call: Call, job_id: UUID) -> JobOut:
+    """Cancel an array in batches, so that the work of others gets in between."""
+    below: int | None = None
+    while True:
+        below = await call.database.write(
+            "jobs.cancel_array",
+            partial(
+                service.cancel_in_array,
+                principal=call.principal,
+                job_id=job_id,
+                below=below,
+                now=call.now,
+            ),
+        )
+        if below is None:
+            return job_body(
+                await call.read(lambda s: service.view_job(s, call.principal, job_id, call.now))
+            )
 
 
 def _prepare(

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from gpuplane.core.ids import JobId
-from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.lifecycle.jobs import TERMINAL, Condition, JobStatus
 from gpuplane.core.workloads import DependencyCondition, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import Unreadable, table_of
@@ -378,6 +378,18 @@ def list_waiting_in_array(session: ReadSession, array_id: UUID, limit: int) -> l
 def list_array(session: ReadSession, array_id: UUID) -> list[Job]:
     """Return the jobs of an array by index."""
     query = select(jobs).where(jobs.c.array_id == array_id).order_by(jobs.c.array_index)
+    return _readable(session.rows(query))
+
+
+def list_unfinished_in_array(
+    session: ReadSession, array_id: UUID, below: int | None, limit: int
+) -> list[Job]:
+    """Return jobs of an array that are not over, from the index under `below` down."""
+    open_words = [str(status) for status in JobStatus if status not in TERMINAL]
+    query = select(jobs).where(jobs.c.array_id == array_id, jobs.c.status.in_(open_words))
+    if below is not None:
+        query = query.where(jobs.c.array_index < below)
+    query = query.order_by(jobs.c.array_index.desc()).limit(limit)
     return _readable(session.rows(query))
 
 

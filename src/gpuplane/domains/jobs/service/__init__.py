@@ -3,6 +3,7 @@
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.outputs import mask_sensitive
+from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.admitting import (
     AdmissionReport,
     Doors,
@@ -136,7 +137,7 @@ from gpuplane.domains.jobs.service.submitting import (
 )
 from gpuplane.domains.jobs.service.verbs import (
     cancel,
-    cancel_array,
+    cancel_in_array,
     change_priority,
     preempt_by_hand,
     report_checkpoint,
@@ -182,12 +183,13 @@ __all__ = [
     "Surroundings",
     "Timeline",
     "TimelineRow",
+    "UptimeTargets",
     "WaitTargets",
     "admit",
     "allocations_of",
     "audit",
     "cancel",
-    "cancel_array",
+    "cancel_in_array",
     "change_priority",
     "check",
     "check_submission",

@@ -5,6 +5,7 @@ from typing import Any
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.events import service as events
@@ -14,6 +15,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import AfterEnd, Attempt, Job, decide_after_end
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict
+from gpuplane.domains.jobs.rules.uptime import is_down, mark_down
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.placements import service as placements
@@ -137,12 +139,14 @@ def finish_attempt(
     }
     if over:
         changes["actual_end"] = now
+    if job.spec.job_type is JobType.SERVICE:
+        changes["warned"] = mark_down(job.warned, after.due_at)
     if after.status is JobStatus.QUEUED:
         changes["queued_at"] = now
     if not (ended and repository.update_job(session, job, now, **changes)):
         raise JobChanged(f"{job.name} changed while the end of its attempt was being recorded.")
     moved = repository.find_job(session, job.id)
-    if moved is not None and not over and moved.due_at is None:
+    if moved is not None and not over and (moved.due_at is None or is_down(moved)):
         repository.set_due(session, [job.id], next_due(moved, now) or now)
     events.record(session, _ended_event(job, attempt, after, verdict, cost, now))
     wake_followers(session, job, now)
@@ -177,10 +181,12 @@ def _cost_until(session: WriteSession, job: Job, now: int) -> int:
     return cost.total_micro(job.currency)
 
 
-def wake_followers(session: WriteSession, job: Job, now: int) -> None:
+def wake_followers(
+    session: WriteSession, job: Job, now: int, *, wakes_siblings: bool = True
+) -> None:
     """Have the gates of jobs looked at that waited for this one: dependents and array siblings."""
     waiting: list[Any] = list(repository.list_dependents(session, job.id))
-    if job.array_id is not None and job.array_limit is not None:
+    if wakes_siblings and job.array_id is not None and job.array_limit is not None:
         waiting += repository.list_waiting_in_array(session, job.array_id, job.array_limit)
     repository.set_due(session, waiting, now)
 
@@ -194,6 +200,7 @@ def end_without_attempt(
     now: int,
     *,
     actor: str = "system",
+    wakes_siblings: bool = True,
 ) -> bool:
     """End a job that holds nothing; False when it moved on meanwhile."""
     done = repository.update_job(
@@ -217,6 +224,6 @@ def end_without_attempt(
                 data={"from_status": str(job.status)},
             ),
         )  # fmt: skip
-        wake_followers(session, job, now)
+        wake_followers(session, job, now, wakes_siblings=wakes_siblings)
         session.wake("monitor", "scheduler")
     return done

@@ -30,6 +30,8 @@ from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.access import Permission, Principal
 
+ARRAY_BATCH = 200
+"""Jobs of an array that are cancelled by one unit of work: bounds how long it holds the writer."""
 PROGRESS_EVENT_STEP = 0.1
 """Progress is told as an event each time it passes a tenth; the row has every report."""
 
@@ -44,10 +46,20 @@ def cancel(session: WriteSession, principal: Principal, job_id: UUID, now: int) 
     return _cancel(session, principal, job, now)
 
 
-def cancel_array(
-    session: WriteSession, principal: Principal, job_id: UUID, now: int
-) -> tuple[Job, ...]:
-    """Cancel every job of an array that is not over, and return the array as it stands.
+def cancel_in_array(
+    session: WriteSession, principal: Principal, job_id: UUID, below: int | None, now: int
+) -> int | None:
+    """Cancel some jobs of an array that are not over; return where to go on, None at the end.
+
+    From the last index down, so that those which wait go before those which run and none of them
+    starts meanwhile.
+
+    Args:
+        session: Where to write.
+        principal: The caller.
+        job_id: Any job of the array.
+        below: What the call before returned, None for the first.
+        now: The instant.
 
     Raises:
         WrongStatus: If the job belongs to no array.
@@ -55,11 +67,12 @@ def cancel_array(
     job = get_job_to_change(session, principal, job_id)
     if job.array_id is None:
         raise WrongStatus(f"{job.name} belongs to no array.", fix="Cancel it without `array`.")
-    for each in repository.list_array(session, job.array_id):
-        if each.status not in TERMINAL:
-            require_change(principal, each)
-            _cancel(session, principal, each, now)
-    return tuple(repository.list_array(session, job.array_id))
+    batch = repository.list_unfinished_in_array(session, job.array_id, below, ARRAY_BATCH)
+    for each in batch:
+        require_change(principal, each)
+        if not _stop_for_good(session, principal, each, now, wakes_siblings=False):
+            _moved(session, each, done=False)
+    return batch[-1].array_index if len(batch) == ARRAY_BATCH else None
 
 
 def _cancel(session: WriteSession, principal: Principal, job: Job, now: int) -> Job:
@@ -70,16 +83,27 @@ def _cancel(session: WriteSession, principal: Principal, job: Job, now: int) -> 
             f"{job.name} is {job.status}; only a job that is not over can be cancelled.",
             fix="Nothing needs to be done.",
         )
+    return _moved(session, job, done=_stop_for_good(session, principal, job, now))
+
+
+def _stop_for_good(
+    session: WriteSession, principal: Principal, job: Job, now: int, *, wakes_siblings: bool = True
+) -> bool:
     message = f"{principal.name} cancelled it."
     if job.status in HOLDING:
-        done = request_stop(
+        return request_stop(
             session, job, StopIntent.CANCEL, Word.CANCELLED, message, now, actor=principal.name
         )
-    else:
-        done = end_without_attempt(
-            session, job, JobStatus.CANCELLED, Word.CANCELLED, message, now, actor=principal.name
-        )
-    return _moved(session, job, done=done)
+    return end_without_attempt(
+        session,
+        job,
+        JobStatus.CANCELLED,
+        Word.CANCELLED,
+        message,
+        now,
+        actor=principal.name,
+        wakes_siblings=wakes_siblings,
+    )  # fmt: skip - the call reads as one line of facts
 
 
 def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -> Job:
@@ -99,6 +123,9 @@ def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -
     _refuse_if_spent(job)
     spec = job.spec
     warned = [each for each in job.warned if each == "deadline" and _is_past(spec.deadline, now)]
+    warned += keep_told(job.warned)
+    if job.status is JobStatus.CANCELLED:
+        warned = _with_pause(job, warned, job.actual_end, now)
     changes: dict[str, Any] = {
         "status": str(JobStatus.PENDING),
         "condition": "",
@@ -183,6 +210,13 @@ def suspend(
     return _moved(session, job, done=done)
 
 
+def _with_pause(job: Job, warned: Sequence[str], since: int | None, now: int) -> list[str]:
+    """Return a job's marks, a service's with the time in which nobody wanted it to run."""
+    if job.spec.job_type is not JobType.SERVICE or since is None:
+        return list(warned)
+    return mark_pause(warned, since, now)
+
+
 def _refuse_if_spent(job: Job) -> None:
     """Refuse to run a job again that its budget would stop at once."""
     limit, spent = job.spec.budget_limit_micro, job.actual_cost_micro or 0
@@ -227,7 +261,15 @@ def resume(session: WriteSession, principal: Principal, job_id: UUID, now: int) 
         )
     _refuse_if_spent(job)
     done = repository.update_job(
-        session, job, now, condition="", condition_at=None, reason="", status_message="", due_at=now
+        session,
+        job,
+        now,
+        condition="",
+        condition_at=None,
+        reason="",
+        status_message="",
+        warned=_with_pause(job, job.warned, job.condition_at, now),
+        due_at=now,
     )
     moved = _moved(session, job, done=done)
     events.record(
@@ -256,9 +298,15 @@ def change_priority(
     if job.spec.priority is priority:
         return job
     spec = replace(job.spec, priority=priority)
-    changed = replace(job, spec=spec)
+    changed = replace(job, spec=spec, warned=tuple(forget_look(job.warned)))
     done = repository.update_job(
-        session, job, now, spec=spec, priority=str(priority), due_at=next_due(changed, now)
+        session,
+        job,
+        now,
+        spec=spec,
+        priority=str(priority),
+        warned=list(changed.warned),
+        due_at=next_due(changed, now),
     )
     moved = _moved(session, job, done=done)
     cluster = None if moved.cluster_id is None else clusters.find_cluster(session, moved.cluster_id)

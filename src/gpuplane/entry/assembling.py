@@ -23,7 +23,12 @@ from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
-from gpuplane.domains.jobs.service import SubmitLimits, Surroundings, count_queue_users
+from gpuplane.domains.jobs.service import (
+    SubmitLimits,
+    Surroundings,
+    UptimeTargets,
+    count_queue_users,
+)
 from gpuplane.domains.jobs.service.due import WaitTargets
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
@@ -112,7 +117,12 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         ),
         InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
         MonitorLoop(
-            database, clock, parts.backends, targets_of(settings), settings.loops.monitor_s
+            database,
+            clock,
+            parts.backends,
+            targets_of(settings),
+            settings.loops.monitor_s,
+            uptimes_of(settings),
         ),
         RelayLoop(database, parts.leases, parts.feed.publish),
         WebhookLoop(
@@ -180,6 +190,19 @@ def targets_of(settings: Settings) -> WaitTargets:
             Priority.HIGH: targets.high_wait_s * 1000,
             Priority.NORMAL: targets.normal_wait_s * 1000,
         }
+    )
+
+
+def uptimes_of(settings: Settings) -> UptimeTargets:
+    """Return the uptime targets that settings describe."""
+    targets = settings.targets
+    return UptimeTargets(
+        {
+            Priority.CRITICAL: round(targets.critical_uptime * 10_000),
+            Priority.HIGH: round(targets.high_uptime * 10_000),
+            Priority.NORMAL: round(targets.normal_uptime * 10_000),
+        },
+        window_ms=round(targets.uptime_window_days * 86_400_000),
     )
 
 

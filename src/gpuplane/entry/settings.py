@@ -116,6 +116,8 @@ class TargetSettings:
     critical_uptime: float = setting(99.99, "percent", "spec scenario 14")
     high_uptime: float = setting(99.9, "percent", "spec scenario 14")
     normal_uptime: float = setting(99.5, "percent", "spec scenario 14")
+    uptime_window_days: float = setting(30.0, "days", "the rolling window in which the down time "
+                                        "of a service counts")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.domains.jobs.service import Attempt, Looked, WaitTargets
+from gpuplane.domains.jobs.service import Attempt, Looked, UptimeTargets, WaitTargets
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReservationState
@@ -42,6 +42,7 @@ class MonitorLoop:
         backends: Backends,
         targets: WaitTargets,
         period_s: float = 1.0,
+        uptimes: UptimeTargets | None = None,
     ) -> None:
         """Make the loop.
 
@@ -51,12 +52,14 @@ class MonitorLoop:
             backends: Whom to ask for checkpoints.
             targets: How long jobs of a class should wait at most.
             period_s: How often it looks without being woken: the resolution of deadlines.
+            uptimes: How much services of a class should run; the defaults if not given.
         """
         self.period_s = period_s
         self._database = database
         self._clock = clock
         self._backends = backends
         self._targets = targets
+        self._uptimes = uptimes or UptimeTargets()
         self._slow_at = 0
 
     async def run_once(self) -> bool:
@@ -74,7 +77,8 @@ class MonitorLoop:
     async def _look(self, due: Sequence[JobId], now: int) -> None:
         try:
             looked = await self._database.write(
-                "jobs.look_at", partial(jobs.look_at, job_ids=due, now=now)
+                "jobs.look_at",
+                partial(jobs.look_at, job_ids=due, now=now, uptimes=self._uptimes),
             )
         except Exception:
             if len(due) == 1:

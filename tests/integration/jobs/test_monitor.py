@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuplane.core.workloads import Priority
-from gpuplane.domains.jobs.service import WaitTargets
+from gpuplane.domains.jobs.service import UptimeTargets, WaitTargets
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.sealing import SealingKeys
 from tests.integration.jobs.worlds import World, running_world, runs_for
@@ -154,6 +154,50 @@ async def test_long_waits_are_told_at_four_fifths_of_the_target_and_beyond_it(
             kinds = await world.kinds(job["id"])
             assert [kinds.count(each) for each in told] == expected
         assert not set(told) & set(await world.kinds(other["id"]))
+
+
+async def test_a_service_that_is_down_is_told_at_four_fifths_of_what_its_class_allows(
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> None:
+    uptimes = UptimeTargets({Priority.NORMAL: 900_000}, window_ms=1_000_000)
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys, uptimes=uptimes) as world:
+        job = await world.submit(
+            job_type="service",
+            max_retries=5,
+            retry={"delay_seconds": 300, "jitter": 0},
+            spec={**runs_for(200, exit_code=1), "restart": "Never"},
+        )  # fmt: skip - the call reads as one line
+        await world.turn(2)
+        assert (await world.job(job["id"]))["due_at"] is None
+        await world.after(200)
+        assert (await world.job(job["id"]))["condition"] == "BackingOff"
+        told = "job.uptime_risk", "job.uptime_breached"
+        for seconds, expected in ((79, [0, 0]), (2, [1, 0]), (18, [1, 0]), (2, [1, 1])):
+            await world.after(seconds)
+            kinds = await world.kinds(job["id"])
+            assert [kinds.count(each) for each in told] == expected
+        assert (await world.job(job["id"]))["condition"] == "BackingOff"
+        await world.after(200)
+        assert (await world.job(job["id"]))["status"] == "running"
+        assert (await world.kinds(job["id"])).count("job.uptime_breached") == 1
+
+
+async def test_a_suspended_service_is_not_down(
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> None:
+    uptimes = UptimeTargets({Priority.NORMAL: 900_000}, window_ms=1_000_000)
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys, uptimes=uptimes) as world:
+        job = await world.submit(job_type="service", spec=runs_for(36_000))
+        await world.turn(2)
+        await world.after(100)
+        for verb in ("suspend", "resume"):
+            await world.ask("POST", f"/jobs/{job['id']}/{verb}", json={})
+            await world.turn(3)
+            await world.after(300)
+        assert (await world.job(job["id"]))["status"] == "running"
+        await world.ask("POST", f"/jobs/{job['id']}/preempt", json={})
+        await world.after(1)
+        assert not [each for each in await world.kinds(job["id"]) if "uptime" in each]
 
 
 async def test_looking_again_changes_nothing(world: World) -> None:

@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.endpoints import WorkspaceFolder
 from gpuplane.domains.jobs.service import (
     SubmitLimits,
     Surroundings,
+    UptimeTargets,
     WaitTargets,
     count_queue_users,
 )
@@ -150,6 +151,7 @@ async def running_world(
     sealing: SealingKeys,
     *,
     targets: WaitTargets | None = None,
+    uptimes: UptimeTargets | None = None,
     limits: SubmitLimits | None = None,
     fleet: str = FLEET,
     has_local: bool = False,
@@ -208,7 +210,7 @@ async def running_world(
                     lambda: None,
                 ),
                 InventoryLoop(database, clock, registry),
-                MonitorLoop(database, clock, registry, targets or WaitTargets()),
+                MonitorLoop(database, clock, registry, targets or WaitTargets(), uptimes=uptimes),
             )
         }  # fmt: skip - one loop a line
         await loops["inventory"].run_once()

@@ -57,6 +57,16 @@ def list_attempts(session: ReadSession, job_id: UUID) -> list[Attempt]:
     return _with_replicas(session, session.rows(query))
 
 
+def list_runs(session: ReadSession, job_id: UUID, now: int) -> list[tuple[int, int]]:
+    """Return from when until when each attempt of a job ran, first to last; until now at most."""
+    query = (
+        select(attempts.c.started_at, attempts.c.ended_at)
+        .where(attempts.c.job_id == job_id, attempts.c.started_at.is_not(None))
+        .order_by(attempts.c.number)
+    )
+    return [(row[0], now if row[1] is None else row[1]) for row in session.sql.execute(query)]
+
+
 def list_by_state(
     session: ReadSession, states: Sequence[str], cluster_id: ClusterId | None, limit: int
 ) -> list[Attempt]:

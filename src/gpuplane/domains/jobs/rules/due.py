@@ -11,6 +11,7 @@ from enum import StrEnum
 from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus
 from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import BudgetAction, DeadlineAction, WindowEnd
+from gpuplane.domains.jobs.rules.uptime import look_instant
 from gpuplane.domains.jobs.rules.values import Attempt, Job
 
 DEADLINE_GRACE_MS = 30_000
@@ -213,6 +214,9 @@ def compute_next_due(job: Job, now: int) -> int | None:
         instants.append(job.admitted_at + START_TIMEOUT_MS)
     elif job.status is JobStatus.RUNNING:
         instants += _running_instants(job, now)
+    uptime = look_instant(job, now)
+    if uptime is not None:
+        instants.append(uptime)
     return min(instants, default=None)
 
 

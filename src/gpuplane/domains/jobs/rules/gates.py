@@ -7,6 +7,7 @@ from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.workloads import DependencyCondition
 from gpuplane.domains.jobs.rules.endings import BREAKER_FAILURES
+from gpuplane.domains.jobs.rules.uptime import retry_instant
 from gpuplane.domains.jobs.rules.values import DependencyState, Job
 
 
@@ -43,11 +44,12 @@ def judge_gates(
                 "Find the cause in its log, then retry it by hand.",
             ),
         )
-    if job.condition is Condition.BACKING_OFF and job.due_at is not None and now < job.due_at:
+    until = retry_instant(job) if job.condition is Condition.BACKING_OFF else None
+    if until is not None and now < until:
         return GateVerdict(
             False,
             Reason(Word.BACKING_OFF, "It failed and will be tried again after a delay."),
-            job.due_at,
+            until,
         )
     start = job.spec.scheduled_start
     if start is not None and now < start:

@@ -22,10 +22,12 @@ from gpuplane.domains.jobs.rules.due import (
     judge_move,
     mark_asked,
 )
+from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.damage import set_damaged_aside
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.uptime import look_at_uptime
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.nodes.service import Node
 
@@ -68,7 +70,12 @@ def list_due(session: ReadSession, now: int, limit: int = DUE_BATCH) -> list[Job
     return repository.list_due_ids(session, now, limit)
 
 
-def look_at(session: WriteSession, job_ids: Sequence[JobId], now: int) -> Looked:
+def look_at(
+    session: WriteSession,
+    job_ids: Sequence[JobId],
+    now: int,
+    uptimes: UptimeTargets | None = None,
+) -> Looked:
     """Do to these jobs what the time does to them; again changes nothing."""
     locked = repository.lock_jobs(session, job_ids)
     damaged = [job_id for job_id in job_ids if job_id not in locked]
@@ -91,6 +98,7 @@ def look_at(session: WriteSession, job_ids: Sequence[JobId], now: int) -> Looked
         if job.current_attempt_id is not None:
             attempt = attempts.get(job.current_attempt_id)
         spent = costs[job.id].total_micro(job.currency) if job.id in costs else 0
+        look_at_uptime(session, job, uptimes or UptimeTargets(), now)
         for due in judge_due(job, attempt, spent, now):
             _apply(session, job.id, attempt, due, spent, now)
             if due.deed is Deed.ASK_CHECKPOINT and attempt is not None:

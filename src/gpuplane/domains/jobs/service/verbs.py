@@ -1,5 +1,6 @@
 """What people do to jobs: cancel, retry, suspend, resume, change the priority, preempt, report."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from gpuplane.core.lifecycle.jobs import (
     StopIntent,
 )
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import BudgetAction, Priority
+from gpuplane.core.workloads import BudgetAction, JobType, Priority
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
@@ -20,6 +21,7 @@ from gpuplane.domains.jobs.errors import JobChanged, WrongStatus
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Job
+from gpuplane.domains.jobs.rules.uptime import forget_look, keep_told, mark_pause
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.observing import store_checkpoint
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change

@@ -110,11 +110,12 @@ def finish_attempt(
     after = decide_after_end(
         job, attempt.stop_intent, verdict.word, verdict.message, jitter_ratio, now
     )
+    ended_at = max(now, attempt.started_at or attempt.admitted_at)  # the wall clock may step back
     ended = attempts_repository.update_attempt(
         session,
         attempt,
         state="ended",
-        ended_at=now,
+        ended_at=ended_at,
         exit_code=verdict.exit_code,
         signal=verdict.signal,
         exit_reason=verdict.word,
@@ -138,7 +139,7 @@ def finish_attempt(
         "actual_cost_micro": cost,
     }
     if over:
-        changes["actual_end"] = now
+        changes["actual_end"] = ended_at
     if job.spec.job_type is JobType.SERVICE:
         changes["warned"] = mark_down(job.warned, after.due_at)
     if after.status is JobStatus.QUEUED:
@@ -169,7 +170,7 @@ def _ended_event(
             "signal": verdict.signal,
             "from_status": str(job.status),
             "intent": str(attempt.stop_intent or ""),
-            "ran_ms": now - attempt.started_at if attempt.started_at else 0,
+            "ran_ms": max(0, now - attempt.started_at) if attempt.started_at else 0,
             "cost_micro": cost,
             "currency": job.currency,
         },

@@ -198,3 +198,18 @@ async def test_a_colleague_reads_a_job_and_may_not_change_it(world: World) -> No
     refused = await world.server.client(colleague).delete(path)
     assert (refused.status_code, refused.json()["permission"]) == (403, "job:manage")
     assert (await world.server.client(lead).delete(path)).json()["status"] == "cancelled"
+
+
+async def test_only_who_manages_jobs_may_use_the_class_that_nobody_evicts(world: World) -> None:
+    tenant, project = await world.server.make_tenant("team")
+    _, member = await world.server.make_user("ann", Role.MEMBER, tenant, project)
+    _, lead = await world.server.make_user("cat", Role.OPERATOR, tenant, project)
+    body = {"name": "job", "cluster": "sim", "spec": runs_for(10), "priority": "critical"}
+    refused = await world.server.client(member).post("/api/v1/jobs", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (403, "priority_not_granted")
+    made = await world.server.client(member).post("/api/v1/jobs", json={**body, "priority": "high"})
+    raised = await world.server.client(member).put(
+        f"/api/v1/jobs/{made.json()['id']}/priority", json={"priority": "critical"}
+    )
+    assert (raised.status_code, raised.json()["field"]) == (403, "priority")
+    assert (await world.server.client(lead).post("/api/v1/jobs", json=body)).status_code == 201

@@ -217,6 +217,7 @@ def submission_of(session: ReadSession, call: Call, body: JobIn) -> tuple[Submis
         None if body.project_id is None else ProjectId(body.project_id),
         body.project,
     )
+    service.require_class(call.principal, place.tenant_id, place.id, spec.priority)
     submission = Submission(
         spec=spec,
         tenant_id=place.tenant_id,

@@ -126,6 +126,7 @@ from gpuplane.domains.jobs.service.retaining import (
     prune_decisions,
     prune_jobs,
 )
+from gpuplane.domains.jobs.service.rights import require_class
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
@@ -254,6 +255,7 @@ __all__ = [
     "report_checkpoint",
     "report_progress",
     "request_stop",
+    "require_class",
     "resume",
     "retry",
     "running_of",

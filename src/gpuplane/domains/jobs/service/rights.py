@@ -5,6 +5,8 @@ A job's rights follow its source: the owner is whoever submitted it or the pipel
 
 from uuid import UUID
 
+from gpuplane.core.ids import ProjectId, TenantId
+from gpuplane.core.workloads import Priority
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs.errors import JobNotFound
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -65,3 +67,23 @@ def may_change(principal: Principal, job: Job) -> bool:
     ):
         return True
     return principal.may(Permission.JOB_MANAGE, job.tenant_id, job.project_id)
+
+
+def require_class(
+    principal: Principal, tenant_id: TenantId, project_id: ProjectId, priority: Priority
+) -> None:
+    """Raise unless the caller may use a priority class; CRITICAL, which nobody evicts, is granted.
+
+    Raises:
+        Forbidden: If it is CRITICAL and the caller does not manage jobs of the project.
+    """
+    if priority is not Priority.CRITICAL:
+        return
+    if not principal.may(Permission.JOB_MANAGE, tenant_id, project_id):
+        raise Forbidden(
+            f"{principal.name} may use the priority classes up to high, not critical.",
+            code="priority_not_granted",
+            field="priority",
+            fix=f"Use high, or ask an admin for the right {Permission.JOB_MANAGE}.",
+            extra={"permission": str(Permission.JOB_MANAGE)},
+        )

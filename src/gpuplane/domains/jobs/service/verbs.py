@@ -24,7 +24,12 @@ from gpuplane.domains.jobs.rules import Job
 from gpuplane.domains.jobs.rules.uptime import forget_look, keep_told, mark_pause
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.observing import store_checkpoint
-from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
+from gpuplane.domains.jobs.service.rights import (
+    get_job,
+    get_job_to_change,
+    require_change,
+    require_class,
+)
 from gpuplane.domains.jobs.service.stopping import STRENGTH, end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submitting import facts_of
 from gpuplane.domains.jobs.service.telling import job_event
@@ -292,6 +297,7 @@ def change_priority(
         WrongStatus: If it is over.
     """
     job = get_job_to_change(session, principal, job_id)
+    require_class(principal, job.tenant_id, job.project_id, priority)
     if job.status in TERMINAL:
         raise WrongStatus(
             f"{job.name} is {job.status}; its priority means nothing any more.",

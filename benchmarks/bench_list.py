@@ -32,8 +32,7 @@ def pattern(number: int) -> dict[str, Any]:
         labels={"team": f"team-{number % 10}", "stage": ("dev", "prod")[number % 2]},
         cost_centre=f"cc-{number % 20}",
         data_classification=("public", "internal")[number % 2],
-        source_type=("direct", "pipeline")[number % 2],
-        source_id=f"source-{number % 30}",
+        **({"source_type": "pipeline", "source_id": f"source-{number % 30}"} if number % 2 else {}),
     )
 
 
@@ -118,7 +117,10 @@ def main() -> None:
         home = Path(folder) / "home"
         with running_server(home) as server, server.client() as client:
             for number in range(PATTERNS):
-                made = client.post("/jobs", json=pattern(number)).raise_for_status().json()
+                answer = client.post("/jobs", json=pattern(number))
+                if answer.is_error:
+                    raise RuntimeError(answer.text)
+                made = answer.json()
                 client.delete(f"/jobs/{made['id']}")
             while client.get("/jobs", params={"status": ["running", "scheduled"]}).json()["items"]:
                 time.sleep(0.1)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.core.workloads import Priority
+from gpuplane.entry.assembling import uptimes_of
 from gpuplane.entry.settings import SettingsError, describe_settings, load_settings
 from tools.make_settings_page import render
 
@@ -70,3 +72,14 @@ def test_settings_are_frozen() -> None:
 def test_without_a_database_sqlite_lies_in_the_home() -> None:
     loaded = load_settings({"GPUPLANE_HOME": "/tmp/somewhere"})
     assert loaded.sql_url == "sqlite:////tmp/somewhere/gpuplane.db"
+
+
+def test_uptime_targets_in_percent_are_parts_of_a_million_of_a_window_of_days() -> None:
+    environment = {"GPUPLANE_TARGETS_UPTIME_WINDOW_DAYS": "7", "GPUPLANE_TARGETS_HIGH_UPTIME": "0"}
+    targets = uptimes_of(load_settings(environment))
+    assert targets.window_ms == 7 * 24 * 3600 * 1000
+    assert targets.by_priority == {
+        Priority.CRITICAL: 999_900,
+        Priority.HIGH: 0,
+        Priority.NORMAL: 995_000,
+    }

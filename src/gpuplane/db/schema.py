@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, MetaData, inspect, text
+from sqlalchemy import Engine, MetaData, Text, inspect, text
+
+from gpuplane.db.types import JsonOf
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -71,8 +73,15 @@ def find_differences(engine: Engine, metadata: MetaData) -> list[Any]:
     from alembic.migration import MigrationContext
 
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(connection, opts={"compare_type": _is_other_type})
         return list(compare_metadata(context, metadata))
+
+
+def _is_other_type(
+    _context: Any, _column: Any, _declared: Any, found: Any, wanted: Any
+) -> bool | None:
+    """Compare our typed JSON by what it is stored as; leave other types to Alembic."""
+    return not isinstance(found, Text) if isinstance(wanted, JsonOf) else None
 
 
 def alembic_config() -> "Config":

@@ -290,7 +290,7 @@ def _public(error: BaseException) -> BaseException:
 
     A full disk may hide behind its consequences, such as a savepoint that is gone.
     """
-    if isinstance(error, OperationalError | _GroupLost) and "readonly" not in str(error):
+    if isinstance(error, OperationalError | _GroupLost) and not _is_our_mistake(error):
         full = any(
             "disk is full" in str(each) or getattr(each, "sqlstate", None) == DISK_FULL_STATE
             for each in _causes(error)
@@ -306,6 +306,12 @@ def _public(error: BaseException) -> BaseException:
         away.__cause__ = error
         return away
     return error
+
+
+def _is_our_mistake(error: BaseException) -> bool:
+    """Return whether a statement is wrong rather than the database away: it is to be logged."""
+    said = str(getattr(error, "orig", error))
+    return said.startswith(("no such ", "near ", "attempt to write a readonly", "table "))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

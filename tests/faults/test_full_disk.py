@@ -32,12 +32,12 @@ def full_disk(database: Database, spare_pages: int) -> Iterator[None]:
         connection.execute("PRAGMA max_page_count=4294967294")
 
     event.listen(database.engine, "connect", limit)
-    database.write_now("tests.limit", lambda s: limit(s.sql.connection().connection))
+    database.write_now("tests.limit", lambda s: limit(s.sql.connection))
     try:
         yield
     finally:
         event.remove(database.engine, "connect", limit)
-        database.write_now("tests.unlimit", lambda s: unlimit(s.sql.connection().connection))
+        database.write_now("tests.unlimit", lambda s: unlimit(s.sql.connection))
 
 
 def insert(session: WriteSession, size: int) -> None:

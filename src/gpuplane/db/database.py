@@ -20,7 +20,6 @@ import msgspec
 from sqlalchemy import Connection, Engine, event, make_url, text
 from sqlalchemy import create_engine as create_sql_engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, QueuePool
 
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -133,8 +132,7 @@ class Database:
                 connection.execute(
                     text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 )
-            with Session(bind=connection, autoflush=False) as session:
-                return query(ReadSession(session))
+            return query(ReadSession(connection))
 
     def write_now(self, name: str, work: Callable[[WriteSession], T]) -> T:
         """Run a unit of work from a thread that is not the event loop's."""
@@ -219,14 +217,10 @@ class Database:
         """Run one unit; False when it failed and was rolled back to its savepoint."""
         started = time.monotonic()
         times = self.times.setdefault(unit.name, UnitTimes())
-        session = Session(
-            bind=connection, autoflush=False, join_transaction_mode="create_savepoint"
-        )
         try:
-            with session:
-                writing = WriteSession(session)
+            with connection.begin_nested():
+                writing = WriteSession(connection)
                 unit.result = unit.work(writing)
-                session.commit()
                 unit.woken = writing.woken
         except BaseException as error:  # noqa: BLE001 - handed to the caller of the unit
             times.failures += 1
@@ -244,10 +238,8 @@ class Database:
             started = time.monotonic()
             try:
                 with _translated(), self._write_engine.begin() as connection:
-                    with Session(bind=connection, autoflush=False) as session:
-                        writing = WriteSession(session)
-                        result = work(writing)
-                        session.flush()
+                    writing = WriteSession(connection)
+                    result = work(writing)
                     failpoint(f"{name}:before")
             except DBAPIError as error:
                 state = getattr(error.orig, "sqlstate", None)

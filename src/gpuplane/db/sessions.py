@@ -7,20 +7,19 @@ writer. Services pass sessions on and never look inside; repositories use `.sql`
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Executable, RowMapping
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Executable, RowMapping
 
 
 class ReadSession:
     """A consistent view of the database that refuses writes."""
 
-    def __init__(self, sql: Session) -> None:
+    def __init__(self, sql: Connection) -> None:
         self.sql = sql
 
     @property
     def dialect(self) -> str:
         """Return `sqlite` or `postgresql`."""
-        return self.sql.get_bind().dialect.name
+        return self.sql.dialect.name
 
     def rows(self, statement: Executable) -> Sequence[RowMapping]:
         """Run a statement and return its rows as mappings."""
@@ -38,7 +37,7 @@ class ReadSession:
 class WriteSession(ReadSession):
     """A transaction that will be committed at the edge, together with the wake-ups it earned."""
 
-    def __init__(self, sql: Session) -> None:
+    def __init__(self, sql: Connection) -> None:
         super().__init__(sql)
         self.woken: set[str] = set()
 

@@ -7,9 +7,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Executable, RowMapping, text
+from sqlalchemy import Connection, Executable, RowMapping, text
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.orm import Session
 
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs.repository import listing
@@ -152,7 +151,7 @@ ANY = UUID(int=7)
 class Listening(ReadSession):
     """A session that remembers what it was asked, as text."""
 
-    def __init__(self, sql: Session) -> None:
+    def __init__(self, sql: Connection) -> None:
         super().__init__(sql)
         self.asked: list[str] = []
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, delete, insert, select, update
+from sqlalchemy import RowMapping, and_, delete, insert, or_, select, update
 
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
-from gpuplane.domains.clusters.rules import Cluster, ClusterState, MaintenanceWindow
+from gpuplane.domains.clusters.rules import LOCAL_KIND, Cluster, ClusterState, MaintenanceWindow
 from gpuplane.domains.clusters.tables import ClusterRow, GrantRow, WindowRow
 
 _clusters = table_of(ClusterRow)
@@ -80,6 +80,18 @@ def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> N
 def set_shapes(session: WriteSession, cluster_id: ClusterId, shapes: dict[str, list[int]]) -> None:
     """Store which models a cluster has, how many on one node at most, and how many in all."""
     session.execute(update(_clusters).where(_clusters.c.id == cluster_id).values(gpu_shapes=shapes))
+
+
+def list_usable(session: ReadSession, tenant_id: UUID) -> tuple[Cluster, ...]:
+    """Return the clusters that are open to all or granted to a tenant, by name, in one query."""
+    is_granted = and_(_grants.c.cluster_id == _clusters.c.id, _grants.c.tenant_id == tenant_id)
+    query = (
+        select(_clusters)
+        .outerjoin(_grants, is_granted)
+        .where(or_(_clusters.c.kind != LOCAL_KIND, _grants.c.tenant_id.is_not(None)))
+        .order_by(_clusters.c.name)
+    )
+    return tuple(_cluster(row) for row in session.rows(query))
 
 
 def list_granted(session: ReadSession, tenant_id: UUID) -> set[ClusterId]:

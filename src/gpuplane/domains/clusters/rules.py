@@ -7,6 +7,9 @@ from uuid import UUID
 
 from gpuplane.core.ids import ClusterId
 
+LOCAL_KIND = "local"
+"""The kind that runs work as the user of this machine, so that each tenant must be granted it."""
+
 
 class ClusterState(StrEnum):
     """Where a cluster stands."""
@@ -46,7 +49,7 @@ class Cluster:
     @property
     def is_open_to_all(self) -> bool:
         """Return whether every tenant may use it; a local one runs work as this user."""
-        return self.kind != "local"
+        return self.kind != LOCAL_KIND
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,12 +98,7 @@ def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
 
 def list_usable(session: ReadSession, tenant_id: TenantId) -> tuple[Cluster, ...]:
     """Return the clusters a tenant may use at all: open ones and those granted to it."""
-    granted = repository.list_granted(session, tenant_id)
-    return tuple(
-        cluster
-        for cluster in repository.list_clusters(session)
-        if cluster.is_open_to_all or cluster.id in granted
-    )
+    return repository.list_usable(session, tenant_id)
 
 
 def list_grants(session: ReadSession) -> set[tuple[ClusterId, UUID]]:

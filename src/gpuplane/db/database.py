@@ -40,6 +40,8 @@ SQLITE_BUSY_MS = 5_000
 RETRYABLE_STATES = {"40001", "40P01"}
 DISK_FULL_STATE = "53100"
 AWAY_RETRY_AFTER_S = 5
+WRONG_STATEMENTS = ("no such table", "no such column", "near ", "attempt to write a readonly")
+"""How SQLite begins to tell of a statement that no waiting will help."""
 
 Woken = Callable[[set[str]], None]
 
@@ -303,7 +305,7 @@ def _public(error: BaseException) -> BaseException:
 def _is_our_mistake(error: BaseException) -> bool:
     """Return whether a statement is wrong rather than the database away: it is to be logged."""
     said = str(getattr(error, "orig", error))
-    return said.startswith(("no such ", "near ", "attempt to write a readonly", "table "))
+    return said.startswith(WRONG_STATEMENTS)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

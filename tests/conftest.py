@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +22,9 @@ hypothesis.settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores these for what it starts in the background; tests of Ctrl-C need them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if config.getoption("--soak"):
         hypothesis.settings.load_profile("soak")
 

@@ -19,6 +19,7 @@ _RESET = (
     signal.SIGXFSZ,
     signal.SIGTERM,
     signal.SIGINT,
+    signal.SIGQUIT,
     signal.SIGHUP,
     signal.SIGUSR1,
     signal.SIGUSR2,

@@ -5,9 +5,14 @@ import threading
 import time
 from uuid import UUID
 
+CHANCE_BYTES = 4_096
+"""Random bytes fetched at once: a call of the kernel for each id gives the interpreter away."""
+
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
+_chance = b""
+_used = 0
 
 
 def new_id() -> UUID:
@@ -20,10 +25,29 @@ def new_id() -> UUID:
     with _lock:
         now = time.time_ns() // 1_000_000
         if now > _last_ms:
-            _last_ms, _counter = now, int.from_bytes(os.urandom(2)) & 0x7FF
+            _last_ms, _counter = now, int.from_bytes(_take(2)) & 0x7FF
         else:
             _counter += 1
             if _counter > 0xFFF:
                 _last_ms, _counter = _last_ms + 1, 0
         value = (_last_ms & (2**48 - 1)) << 80 | 0x7 << 76 | _counter << 64
-    return UUID(int=value | 0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2)
+        tail = int.from_bytes(_take(8)) >> 2
+    return UUID(int=value | 0b10 << 62 | tail)
+
+
+def _take(count: int) -> bytes:
+    """Return so many random bytes that nobody was given before; the lock is held."""
+    global _chance, _used
+    if _used + count > len(_chance):
+        _chance, _used = os.urandom(CHANCE_BYTES), 0
+    _used += count
+    return _chance[_used - count : _used]
+
+
+def _forget_chance() -> None:
+    """Let a forked child fetch bytes of its own, so that its ids are not its parent's."""
+    global _chance, _used, _lock
+    _chance, _used, _lock = b"", 0, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_chance)

@@ -152,6 +152,16 @@ class ExecutionBody(Body):
     seed: Integer | None = None
     simulated: SimulatedBody | None = None
 
+    @field_validator("command")
+    @classmethod
+    def _name_a_program(cls, value: list[str]) -> list[str]:
+        if value and not value[0].strip():
+            raise refusal(
+                "The first word of a command names the program, and is empty.",
+                "Give the program first, then its arguments.",
+            )
+        return value
+
     @field_validator("image")
     @classmethod
     def _check_image(cls, value: str) -> str:

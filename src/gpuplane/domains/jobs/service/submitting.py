@@ -22,6 +22,7 @@ from gpuplane.domains.jobs.service.estimating import estimate_at_submit
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
+from gpuplane.domains.secrets import service as secrets
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import JobFacts
 from gpuplane.kit.errors import Conflict, TooManyRequests
@@ -297,6 +298,20 @@ def _check_instants(spec: JobSpec, now: int) -> None:
             )
 
 
+def _check_secrets(session: ReadSession, submission: Submission) -> None:
+    references = submission.spec.execution.secrets
+    if not references:
+        return
+    names = [reference.name for reference in references]
+    missing = secrets.missing_secrets(session, submission.project_id, names)
+    if missing:
+        raise BadJob(
+            f"The project has no secret {missing[0]!r}.",
+            field=f"spec.secrets[{names.index(missing[0])}].name",
+            fix="Create it with `gpuplane secrets set`, or name another.",
+        )
+
+
 def _check_named(session: ReadSession, submission: Submission) -> None:
     """Refuse a working directory that was not uploaded, and jobs that are not there to be near."""
     digest = submission.spec.execution.workspace_digest
@@ -306,6 +321,7 @@ def _check_named(session: ReadSession, submission: Submission) -> None:
             field="spec.workspace_digest",
             fix="Upload it with POST /api/v1/workspaces first.",
         )
+    _check_secrets(session, submission)
     placement = submission.spec.placement
     for name, ids in (
         ("placement.co_locate_with", placement.co_locate_with),

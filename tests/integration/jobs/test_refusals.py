@@ -33,7 +33,6 @@ PAST = "2020-01-01T00:00:00Z"
         ({"gpu_type": "H100", "gpu_count": 9}, "gpu_count", "at most 8"),
         ({"gpu_type": "A100", "gpu_count": 1}, "gpu_type", "nvidia-t4"),
         ({"gpu_type": "H100"}, "gpu_type", "gpu_count"),
-        ({"gpu_count": 1, "resources": {"gpu_memory_gb": 500}}, "resources.gpu_memory_gb", "most"),
         ({"gpu_count": 2, "resources": {"gpu_share": 0.5}}, "resources.gpu_share", "gpu_count 1"),
         ({"gpu_count": 1, "resources": {"gpu_share": 0}}, "resources.gpu_share", ""),
         ({"gpu_count": 4, "resources": {"mig_profile": "1g.10gb"}}, "resources.mig_profile", ""),

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from gpuplane.core.amounts import MIB_PER_GIB
-from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import JobId, TenantId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.scheduling.windows import find_next_window
@@ -235,7 +233,6 @@ def _check_gpus(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
     ]
     most = max((each[2] for each in shapes), default=0)
     if asked.gpu_count <= most:
-        _check_gpu_memory(asked.gpu_memory_mib, [model for _, model, _ in shapes], candidates)
         return
     what = f"{asked.gpu_count} x {asked.gpu_model or 'GPU'}"
     where = ", ".join(cluster.name for cluster in candidates)
@@ -253,24 +250,6 @@ def _check_gpus(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
         field="gpu_count",
         fix=f"Ask at most {most} a replica, and more replicas for more.",
     )
-
-
-def _check_gpu_memory(
-    asked_mib: int | None, models: Sequence[str], candidates: Sequence[Cluster]
-) -> None:
-    """Refuse more memory than the largest GPU there has; models nobody knows may have it."""
-    known = [find_model(model) for model in models]
-    if asked_mib is None or any(model is None for model in known):
-        return
-    largest = max((model.memory_mib for model in known if model is not None), default=0)
-    if asked_mib > largest:
-        where = ", ".join(cluster.name for cluster in candidates)
-        raise BadJob(
-            f"No GPU of {where} that may be used has {asked_mib / MIB_PER_GIB:g} GiB; the largest "
-            f"has {largest / MIB_PER_GIB:.1f}.",
-            field="resources.gpu_memory_gb",
-            fix=f"Ask at most {largest // MIB_PER_GIB}.",
-        )
 
 
 def _check_instants(spec: JobSpec, now: int) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, insert, select, update
@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.units import Gathered
 
 metadata = MetaData()
 rows = Table(
@@ -157,3 +158,84 @@ async def test_units_that_lock_in_opposite_order_both_succeed(postgresql_url: st
         assert values == [2, 2]
     finally:
         database.close()
+
+
+def put_all(session: WriteSession, keys: Sequence[int]) -> list[int | Exception]:
+    """Store keys; negative ones are refused, and a key twice is the database's to refuse."""
+    good = [key for key in keys if key >= 0]
+    if good:
+        session.execute(insert(rows), [{"id": key, "value": len(keys)} for key in good])
+    return [key if key >= 0 else LookupError(str(key)) for key in keys]
+
+
+PUT = Gathered("test.put_all", put_all)
+
+
+async def test_what_waits_for_a_gathered_unit_is_done_together(database: Database) -> None:
+    assert await asyncio.gather(
+        *(database.write_gathered(PUT, key) for key in range(100, 200))
+    ) == list(range(100, 200))
+    sizes = await database.read(lambda s: {row["value"] for row in s.rows(select(rows))})
+    assert max(sizes) > 1
+
+
+async def test_an_item_that_is_refused_hurts_no_other(database: Database) -> None:
+    results = await asyncio.gather(
+        *(database.write_gathered(PUT, key) for key in (1, -2, 3)), return_exceptions=True
+    )
+    assert [str(each) for each in results] == ["1", "-2", "3"]
+    assert isinstance(results[1], LookupError)
+    assert await database.read(count) == 2
+
+
+async def test_items_that_fail_together_are_tried_alone(database: Database) -> None:
+    await database.write("test.put", lambda s: put(s, 7))
+    results = await asyncio.gather(
+        *(database.write_gathered(PUT, key) for key in range(20)), return_exceptions=True
+    )
+    assert [index for index, each in enumerate(results) if isinstance(each, Exception)] == [7]
+    assert isinstance(results[7], IntegrityError)
+    assert await database.read(count) == 20
+
+
+async def test_units_between_gathered_ones_keep_their_order(database: Database) -> None:
+    seen: list[str] = []
+
+    def note(name: str) -> int:
+        seen.append(name)
+        return len(seen)
+
+    gathered = Gathered("test.note", lambda s, items: [note(item) for item in items])
+    await asyncio.gather(
+        database.write_gathered(gathered, "a"),
+        database.write_gathered(gathered, "b"),
+        database.write("test.note", lambda s: note("between")),
+        database.write_gathered(gathered, "c"),
+    )
+    if database.is_sqlite:
+        assert seen == ["a", "b", "between", "c"]
+    else:
+        assert sorted(seen) == ["a", "b", "between", "c"]
+
+
+async def test_a_caller_who_goes_away_holds_nobody_up(database: Database) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait_first(session: WriteSession) -> None:
+        started.set()
+        go_on.wait(10)
+
+    blocking = asyncio.create_task(database.write("test.wait", wait_first))
+    await asyncio.to_thread(started.wait, 10)
+    gone = asyncio.create_task(database.write("test.put", lambda s: put(s, 1)))
+    gone_too = asyncio.create_task(database.write_gathered(PUT, 2))
+    stays = [asyncio.create_task(database.write_gathered(PUT, key)) for key in (3, 4)]
+    stays.append(asyncio.create_task(database.write("test.put", lambda s: put(s, 5))))
+    await asyncio.sleep(0)
+    gone.cancel()
+    gone_too.cancel()
+    go_on.set()
+    await blocking
+    assert await asyncio.wait_for(asyncio.gather(*stays), 10) == [3, 4, 5]
+    assert gone.cancelled()
+    assert gone_too.cancelled()

@@ -5,7 +5,7 @@
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from gpuplane.db.database import Database
 from gpuplane.db.idempotency import StoredAnswer, store_answer
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.units import Gathered
 from gpuplane.kit.access import Principal
 from gpuplane.kit.bodies import SecretBody
 from gpuplane.kit.clock import Clock
@@ -22,6 +23,7 @@ from gpuplane.kit.sealing import SealingKeys
 
 T = TypeVar("T")
 Shaped = TypeVar("Shaped", bound=BaseModel)
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -71,20 +73,22 @@ class Call:
 
         def run(session: WriteSession) -> Shaped:
             body = shape(unit(session))
-            if self.idempotency_key is not None:
-                store_answer(
-                    session,
-                    self.idempotency_scope,
-                    self.idempotency_key,
-                    StoredAnswer(self.request_hash, status, _kept(self, body)),
-                    self.now,
-                )
+            _keep_answers(session, [(self, body)], status)
             return body
 
-        keeps = self.idempotency_key is not None and "sealing" in self.ports
-        if keeps and not self.sealing.is_ready:  # a first start makes the key: not in the writer
-            await asyncio.to_thread(self.sealing.key_ids)
+        await self._prepare_keys()
         return await self.database.write(name, run)
+
+    async def write_gathered(self, gathered: Gathered[Item, Shaped], item: Item) -> Shaped:
+        """Run a gathered unit made with `answered` for one item of this call."""
+        await self._prepare_keys()
+        return await self.database.write_gathered(gathered, item)
+
+    async def _prepare_keys(self) -> None:
+        """Make the sealing key of a first start, if an answer may be kept: not in the writer."""
+        keeps = self.idempotency_key is not None and "sealing" in self.ports
+        if keeps and not self.sealing.is_ready:
+            await asyncio.to_thread(self.sealing.key_ids)
 
     @property
     def sealing(self) -> SealingKeys:
@@ -106,6 +110,47 @@ class Call:
         if not isinstance(value, kind):
             raise TypeError(f"port {name!r} is {type(value).__name__}, not {kind.__name__}")
         return value
+
+
+def answered(
+    work: Callable[[WriteSession, Sequence[Item]], Sequence[Shaped | Exception]],
+    call_of: Callable[[Item], Call],
+    status: int,
+) -> Callable[[WriteSession, Sequence[Item]], Sequence[Shaped | Exception]]:
+    """Return the work of a gathered unit that also keeps each answer under its request's key.
+
+    Args:
+        work: Returns each item's API body, or why it is refused.
+        call_of: The call that brought an item.
+        status: The HTTP status stored with the answers; the same as the endpoint's.
+    """
+
+    def run(session: WriteSession, items: Sequence[Item]) -> Sequence[Shaped | Exception]:
+        outcomes = work(session, items)
+        told = [
+            (call_of(item), outcome)
+            for item, outcome in zip(items, outcomes, strict=True)
+            if not isinstance(outcome, Exception)
+        ]
+        _keep_answers(session, told, status)
+        return outcomes
+
+    return run
+
+
+def _keep_answers(
+    session: WriteSession, told: Sequence[tuple[Call, BaseModel]], status: int
+) -> None:
+    """Store the answers of calls that carry a key, in the transaction they answer for."""
+    for call, body in told:
+        if call.idempotency_key is not None:
+            store_answer(
+                session,
+                call.idempotency_scope,
+                call.idempotency_key,
+                StoredAnswer(call.request_hash, status, _kept(call, body)),
+                call.now,
+            )
 
 
 def _kept(call: Call, body: BaseModel) -> str:

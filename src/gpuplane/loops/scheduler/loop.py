@@ -122,7 +122,7 @@ class SchedulerLoop:
                 by_job[job.id] = list(found)
             else:
                 nowhere.append(_nowhere(job))
-        await self._note_waiting(nowhere)
+        await self._note_waiting(nowhere, now)
         settled: set[JobId] = set()
         order = {view.cluster.id: rank for rank, view in enumerate(world.clusters)}
         best_reason: dict[JobId, Waiting] = {}
@@ -148,7 +148,7 @@ class SchedulerLoop:
                     best_reason.setdefault(job.id, _doorless(job, view))
         left = [verdict for job_id, verdict in best_reason.items() if job_id not in settled]
         report.waiting += len(left) + len(nowhere)
-        await self._note_waiting(left)
+        await self._note_waiting(left, now)
 
     def _policy_for(self, view: ClusterView) -> Policy:
         own = clusters.policy_of(view.cluster.preemption_policy)
@@ -199,7 +199,8 @@ class SchedulerLoop:
                         verdict.counts,
                         verdict.position,
                     )
-                ]
+                ],
+                now,
             )
             done = await self._database.write(
                 "jobs.preempt",
@@ -216,14 +217,15 @@ class SchedulerLoop:
             settled.add(verdict.job_id)
         return settled
 
-    async def _note_waiting(self, waiting: Sequence[Waiting]) -> None:
-        for start in range(0, len(waiting), APPLY_BATCH * 4):
-            part = waiting[start : start + APPLY_BATCH * 4]
-            changed = await self._database.read(partial(jobs.has_new_reasons, waiting=part))
-            if changed:
-                await self._database.write(
-                    "jobs.note_waiting", partial(jobs.note_waiting, waiting=part)
-                )
+    async def _note_waiting(self, waiting: Sequence[Waiting], now: int) -> None:
+        """Store why jobs wait, where that is news: the rest costs nothing."""
+        news = [verdict for verdict in waiting if self._state.reasons.is_news(verdict, now)]
+        for start in range(0, len(news), APPLY_BATCH):
+            part = news[start : start + APPLY_BATCH]
+            await self._database.write(
+                "jobs.note_waiting", partial(jobs.note_waiting, waiting=part)
+            )
+            self._state.reasons.note(part, now)
 
 
 def _admission(

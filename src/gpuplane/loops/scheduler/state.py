@@ -24,6 +24,7 @@ from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.queues import service as queues
 from gpuplane.loops.scheduler.loading import ClusterView, World, facts_of
+from gpuplane.loops.scheduler.reasons import ToldReasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class SchedulerState:
         self._fleets: dict[ClusterId, _FleetState] = {}
         self._tenants: dict[TenantId, str] = {}
         self._projects: dict[ProjectId, str] = {}
+        self.reasons = ToldReasons()
         self.damaged: list[JobId] = []
         """Jobs of the last look that could not be read; the loop sets them aside."""
 
@@ -85,6 +87,7 @@ class SchedulerState:
             choices=identity.load_cluster_choices(session),
             grants=frozenset(clusters.list_grants(session)),
             preempted=jobs.count_recent_preemptions(session, now),
+            inherited=jobs.load_inherited(session),
         )
 
     def fleet(self, view: ClusterView) -> Fleet:
@@ -119,6 +122,7 @@ class SchedulerState:
         self.damaged += [job_id for job_id in moved if job_id not in fresh]
         for job_id in self.damaged:
             self._queued.pop(job_id, None)
+        self.reasons.forget_others({job_id for job_id, _ in versions})
         self._queued = {
             job_id: job
             for job_id, _ in versions

@@ -6,10 +6,9 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 
 from gpuplane.core.amounts import MIB_PER_GIB
-from gpuplane.db import ReadSession
-from gpuplane.db.calls import Call, CallDep
+from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
-from gpuplane.domains.jobs.endpoints.submitting import submission_of
+from gpuplane.domains.jobs.endpoints.submitting import checked_submission
 from gpuplane.domains.jobs.schemas import (
     ChangeOut,
     ClusterResourcesOut,
@@ -120,7 +119,7 @@ async def get_schedule(call: CallDep, job_id: UUID) -> ScheduleOut:
 async def estimate_job(call: CallDep, body: JobIn) -> EstimateOut:
     """Say where, when and for how much a job would run, and what would be cheaper."""
     now = call.now
-    submission = await call.read(lambda s: _checked(s, call, body))
+    submission = await call.read(lambda s: checked_submission(s, call, body))
     outlook = await service.planner_of(call.ports).outlook_of(submission)
     found = await call.read(lambda s: service.estimate(s, submission, outlook, now))
     duration_s = submission.spec.estimated_duration_s or submission.spec.max_duration_s
@@ -225,12 +224,6 @@ async def get_resources(call: CallDep, cluster: ClusterKey) -> ClusterResourcesO
             for each in found.models
         ],
     )
-
-
-def _checked(session: ReadSession, call: Call, body: JobIn) -> service.Submission:
-    submission, _ = submission_of(session, call, body)
-    service.check_submission(session, submission, call.now)
-    return submission
 
 
 def _bar(row: TimelineRow, timeline: Timeline, now: int) -> TimelineRowOut:

@@ -1,5 +1,7 @@
 """HTTP of jobs: submit, list, show, cancel and compare."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 from uuid import UUID
@@ -9,9 +11,10 @@ from fastapi import APIRouter, Query
 from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import ProjectId, TenantId
 from gpuplane.core.lifecycle.jobs import JobStatus
-from gpuplane.core.workloads import JobType, Priority, SourceType
-from gpuplane.db import ReadSession
-from gpuplane.db.calls import Call, CallDep
+from gpuplane.core.workloads import JobSpec, JobType, Priority, SourceType
+from gpuplane.db import ReadSession, WriteSession
+from gpuplane.db.calls import Call, CallDep, answered
+from gpuplane.db.units import Gathered
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.shaping import job_body, job_row
 from gpuplane.domains.jobs.errors import BadJob
@@ -25,10 +28,10 @@ from gpuplane.domains.jobs.schemas import (
     source_of,
     spec_of,
 )
-from gpuplane.domains.jobs.service import Checked, JobFilter, Submission, SubmitLimits
+from gpuplane.domains.jobs.service import JobFilter, Submission, SubmitLimits
 from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, InstantIn, Limit, PageOut, page_request
-from gpuplane.kit.errors import InvalidInput
+from gpuplane.kit.errors import InvalidInput, ProductError
 from gpuplane.kit.pagination import DEFAULT_LIMIT
 
 router = APIRouter()
@@ -43,19 +46,12 @@ Word = Annotated[str | None, Query(max_length=253)]
 @counts_as_submit
 async def submit_job(call: CallDep, body: JobIn) -> JobOut:
     """Submit a job, or an array of jobs; an array is answered by its first job with all ids."""
-    limits = call.port("submit_limits", SubmitLimits)
-    submission, checked, names = await call.read(lambda s: _prepare(s, call, body))
+    spec = spec_of(body)
     if body.when_exceeded is WhenExceeded.REFUSE:
+        submission = await call.read(lambda s: checked_submission(s, call, body, spec))
         outlook = await service.planner_of(call.ports).outlook_of(submission)
         service.refuse_over_quota(outlook)
-    return await call.write(
-        "jobs.submit",
-        lambda s: service.view_submitted(
-            service.submit(s, submission, limits, call.now, checked), names
-        ),
-        job_body,
-        201,
-    )
+    return await call.write_gathered(SUBMIT, _Entry(call, body, spec))
 
 
 @router.get("/jobs")
@@ -190,28 +186,67 @@ async def _cancel_array(call: Call, job_id: UUID) -> JobOut:
             )
 
 
-def _prepare(
-    session: ReadSession, call: Call, body: JobIn
-) -> tuple[Submission, Checked, service.Names]:
-    submission, project = submission_of(session, call, body)
-    checked = service.check_submission(session, submission, call.now)
-    return (
-        submission,
-        checked,
-        service.load_submit_names(session, submission, project, checked),
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One submit on its way to the writer, as far as it can be read without the database."""
+
+    call: Call
+    body: JobIn
+    spec: JobSpec
+
+
+def _submit_all(session: WriteSession, entries: Sequence[_Entry]) -> list[JobOut | Exception]:
+    """Store what several callers submit and return each one's answer."""
+    lookups = service.Lookups(session)
+    outcomes: list[JobOut | Exception | None] = []
+    asked: list[tuple[int, Submission, str]] = []
+    for index, entry in enumerate(entries):
+        try:
+            submission, project = submission_of(lookups, entry.call, entry.body, entry.spec)
+        except ProductError as refused:
+            outcomes.append(refused)
+            continue
+        outcomes.append(None)
+        asked.append((index, submission, project))
+    first = entries[0].call
+    limits = first.port("submit_limits", SubmitLimits)
+    found = service.submit_many(
+        lookups, session, [submission for _, submission, _ in asked], limits, first.now
     )
+    for (index, submission, project), outcome in zip(asked, found, strict=True):
+        if isinstance(outcome, ProductError):
+            outcomes[index] = outcome
+        else:
+            view = service.view_submitted(lookups, submission, project, outcome)
+            outcomes[index] = job_body(view)
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
-def submission_of(session: ReadSession, call: Call, body: JobIn) -> tuple[Submission, str]:
+SUBMIT = Gathered("jobs.submit", answered(_submit_all, lambda entry: entry.call, 201))
+"""Submits arrive in crowds: those that wait for the writer together share its statements."""
+
+
+def checked_submission(
+    session: ReadSession, call: Call, body: JobIn, spec: JobSpec | None = None
+) -> Submission:
+    """Return what a body asks, refused if it could not be submitted; nothing is stored."""
+    lookups = service.Lookups(session)
+    submission, _ = submission_of(lookups, call, body, spec or spec_of(body))
+    service.check_submission(lookups, submission, call.now)
+    return submission
+
+
+def submission_of(
+    lookups: service.Lookups, call: Call, body: JobIn, spec: JobSpec
+) -> tuple[Submission, str]:
     """Return what a body asks, in the project it names or the caller's, and the project's name."""
-    spec = spec_of(body)
     source_type, source_id = source_of(body)
     if body.cluster is not None and body.cluster_id is not None:
         raise BadJob(
             "Both cluster and cluster_id are given.", field="cluster_id", fix="Give one of them."
         )
     place = service.choose_project(
-        session,
+        lookups,
         call.principal,
         None if body.tenant_id is None else TenantId(body.tenant_id),
         None if body.project_id is None else ProjectId(body.project_id),

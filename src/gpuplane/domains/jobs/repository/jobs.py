@@ -20,7 +20,8 @@ from sqlalchemy import (
 
 from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import TERMINAL, Condition, JobStatus
-from gpuplane.core.workloads import DependencyCondition, ResourceRequest
+from gpuplane.core.scheduling.inheritance import Dependent
+from gpuplane.core.workloads import DependencyCondition, Priority, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import Unreadable, table_of
 from gpuplane.domains.jobs.errors import JobUnreadable
@@ -282,12 +283,16 @@ def update_many(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> 
 
 
 def note_reasons(session: WriteSession, changes: Sequence[Mapping[str, Any]]) -> None:
-    """Store why jobs wait, without counting a version."""
+    """Store why queued jobs of a version wait, without counting a version."""
     if not changes:
         return
     statement = (
         update(jobs)
-        .where(jobs.c.id == bindparam("job_key"))
+        .where(
+            jobs.c.id == bindparam("job_key"),
+            jobs.c.version == bindparam("job_version"),
+            jobs.c.status == str(JobStatus.QUEUED),
+        )
         .values(
             reason=bindparam("new_reason"),
             status_message=bindparam("new_message"),
@@ -299,6 +304,7 @@ def note_reasons(session: WriteSession, changes: Sequence[Mapping[str, Any]]) ->
         [
             {
                 "job_key": each["id"],
+                "job_version": each["version"],
                 "new_reason": each["reason"],
                 "new_message": each["status_message"],
                 "new_counts": each["reason_counts"],
@@ -355,6 +361,26 @@ def list_dependencies(session: ReadSession, job_id: UUID) -> tuple[DependencySta
         )
         for row in session.rows(query)
     )
+
+
+def list_waiting_dependents(session: ReadSession) -> list[Dependent]:
+    """Return each "comes after" of a job that waits for it, and whose other job is not over."""
+    earlier = jobs.alias("earlier")
+    over = [str(status) for status in TERMINAL]
+    query = (
+        select(dependencies.c.job_id, dependencies.c.after_id, jobs.c.priority)
+        .join(jobs, jobs.c.id == dependencies.c.job_id)
+        .join(earlier, earlier.c.id == dependencies.c.after_id)
+        .where(
+            jobs.c.status == str(JobStatus.PENDING),
+            jobs.c.condition != str(Condition.PAUSED),
+            earlier.c.status.not_in(over),
+        )
+    )
+    return [
+        Dependent(row["job_id"], row["after_id"], Priority(row["priority"]))
+        for row in session.rows(query)
+    ]
 
 
 def count_active_in_array(session: ReadSession, array_id: UUID) -> int:

@@ -4,11 +4,11 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.outputs import mask_sensitive
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
+from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
     AdmissionReport,
     Doors,
     admit,
-    has_new_reasons,
     note_waiting,
     preempt,
 )
@@ -65,7 +65,6 @@ from gpuplane.domains.jobs.service.listing import (
     list_checkpoints,
     list_jobs,
     load_names,
-    load_submit_names,
     view_job,
     view_of,
     view_submitted,
@@ -83,6 +82,7 @@ from gpuplane.domains.jobs.service.loading import (
     sum_held,
     workload_of,
 )
+from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.observing import (
     end_never_started,
     list_open,
@@ -130,11 +130,11 @@ from gpuplane.domains.jobs.service.rights import require_class
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
-    Checked,
     SubmitLimits,
-    check_submission,
+    Submitted,
     draft_job,
     submit,
+    submit_many,
 )
 from gpuplane.domains.jobs.service.verbs import (
     cancel,
@@ -155,7 +155,6 @@ __all__ = [
     "AdmissionReport",
     "Alternative",
     "Attempt",
-    "Checked",
     "ClusterResources",
     "Door",
     "DoorUse",
@@ -169,6 +168,7 @@ __all__ = [
     "JobView",
     "Looked",
     "Looks",
+    "Lookups",
     "ModelResources",
     "Names",
     "Outlook",
@@ -181,6 +181,7 @@ __all__ = [
     "Standing",
     "Submission",
     "SubmitLimits",
+    "Submitted",
     "Surroundings",
     "Timeline",
     "TimelineRow",
@@ -212,7 +213,6 @@ __all__ = [
     "get_manifest",
     "get_output",
     "get_output_to_exec",
-    "has_new_reasons",
     "has_workspace",
     "is_waiting",
     "list_attempts",
@@ -234,7 +234,6 @@ __all__ = [
     "load_queue_use",
     "load_resources",
     "load_running",
-    "load_submit_names",
     "load_timeline",
     "load_visible_jobs",
     "look_at",
@@ -264,6 +263,7 @@ __all__ = [
     "store_manifests",
     "store_workspace",
     "submit",
+    "submit_many",
     "sum_held",
     "suspend",
     "take_in",

@@ -11,7 +11,7 @@ from gpuplane.core.ids import AttemptId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Waiting
-from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -71,35 +71,24 @@ def admit(
     return AdmissionReport(tuple(job.id for job, _, _ in admitted), len(placed) - len(admitted))
 
 
-def has_new_reasons(session: ReadSession, waiting: Sequence[Waiting]) -> bool:
-    """Return whether any of these jobs waits for another reason than the one stored."""
-    return bool(_new_reasons(session, waiting))
-
-
-def note_waiting(session: WriteSession, waiting: Sequence[Waiting]) -> int:
-    """Store why jobs wait, for those whose reason is another one now; return how many.
+def note_waiting(session: WriteSession, waiting: Sequence[Waiting]) -> None:
+    """Store why jobs wait, for those that still wait as they were decided on.
 
     The version is left alone: a reason is told, not decided on.
     """
-    changes = _new_reasons(session, waiting)
-    repository.note_reasons(session, changes)
-    return len(changes)
-
-
-def _new_reasons(session: ReadSession, waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
-    locked = repository.load_jobs(session, [verdict.job_id for verdict in waiting])
-    changes: list[dict[str, Any]] = []
-    for verdict in waiting:
-        job = locked.get(verdict.job_id)
-        if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
-            continue
-        word, sentence = str(verdict.reason.word), verdict.reason.sentence
-        counts = {str(each.word): each.nodes for each in verdict.counts}
-        if (job.reason, job.status_message, job.reason_counts) != (word, sentence, counts):
-            changes.append(
-                {"id": job.id, "reason": word, "status_message": sentence, "reason_counts": counts}
-            )
-    return changes
+    repository.note_reasons(
+        session,
+        [
+            {
+                "id": verdict.job_id,
+                "version": verdict.version,
+                "reason": str(verdict.reason.word),
+                "status_message": verdict.reason.sentence,
+                "reason_counts": {str(each.word): each.nodes for each in verdict.counts},
+            }
+            for verdict in waiting
+        ],
+    )
 
 
 def preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: int) -> bool:

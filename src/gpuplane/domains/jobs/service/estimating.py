@@ -10,6 +10,7 @@ from gpuplane.domains.billing.service import Cost
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs.service.asking import Outlook
+from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.submission import Submission
 
 HOUR_MS = 3_600_000
@@ -76,14 +77,14 @@ def estimate(session: ReadSession, submission: Submission, outlook: Outlook, now
 
 
 def estimate_at_submit(
-    session: ReadSession, spec: JobSpec, cluster: Cluster | None, now: int
+    lookups: Lookups, spec: JobSpec, cluster: Cluster | None, now: int
 ) -> tuple[int, str] | None:
     """Return (micro-units, currency) a job is expected to cost, or None where that is not known."""
     duration_s = spec.estimated_duration_s or spec.max_duration_s
     model = _model_on(spec, cluster)
     if duration_s is None or cluster is None or (model is None and spec.resources.gpu_count):
         return None
-    cost = _cost(billing.load_book(session), spec, cluster, model, duration_s * 1000, now)
+    cost = _cost(lookups.prices, spec, cluster, model, duration_s * 1000, now)
     if not _is_priced(spec, cost) or len(cost.totals) != 1:
         return None
     currency, micro = next(iter(cost.totals.items()))

@@ -15,9 +15,10 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import listing
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
+from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.jobs.service.submission import Submission
-from gpuplane.domains.jobs.service.submitting import Checked
+from gpuplane.domains.jobs.service.submitting import Submitted
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
@@ -92,25 +93,19 @@ def view_job(session: ReadSession, principal: Principal, job_id: UUID, now: int)
     return view_of(session, get_job(session, principal, job_id), now)
 
 
-def load_submit_names(
-    session: ReadSession, submission: Submission, project: str, checked: Checked
-) -> Names:
-    """Return the names to show for a job before it is stored, so that its unit stays short."""
-    tenants = identity.tenants_by_ids(session, {submission.tenant_id})
-    cluster = checked.cluster
-    return Names(
-        tenants={key: each.name for key, each in tenants.items()},
+def view_submitted(
+    lookups: Lookups, submission: Submission, project: str, submitted: Submitted
+) -> JobView:
+    """Return the first of the jobs just submitted, with the array they are."""
+    first, cluster = submitted.jobs[0], submitted.cluster
+    names = Names(
+        tenants={submission.tenant_id: lookups.tenant_name(submission.tenant_id)},
         projects={submission.project_id: project},
         users={submission.user_id: submission.actor},
         clusters={} if cluster is None else {cluster.id: cluster},
         costs={},
     )
-
-
-def view_submitted(jobs: Sequence[Job], names: Names) -> JobView:
-    """Return the first of the jobs just submitted, with the array they are."""
-    first = jobs[0]
-    array = tuple(job.id for job in jobs) if first.array_id is not None else ()
+    array = tuple(job.id for job in submitted.jobs) if first.array_id is not None else ()
     return JobView(first, names, dict(first.outputs), (), (), array)
 
 

@@ -8,11 +8,12 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.identity.service import Project
 from gpuplane.domains.jobs.errors import BadJob
+from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.kit.access import Permission, Principal
 
 
 def choose_project(
-    session: ReadSession,
+    lookups: Lookups,
     principal: Principal,
     tenant_id: TenantId | None,
     project_id: ProjectId | None,
@@ -29,14 +30,15 @@ def choose_project(
             "Both project and project_id are given.", field="project_id", fix="Give one of them."
         )
     if name is not None:
-        found = _by_name(session, tenant_id or principal.tenant_id, name)
+        found = _by_name(lookups, tenant_id or principal.tenant_id, name)
     else:
         wanted = project_id
         if wanted is None and tenant_id not in (None, principal.tenant_id):
-            found = identity.find_project_in(session, TenantId(tenant_id or UUID(int=0)), "default")
+            found = identity.find_project_in(
+                lookups.session, TenantId(tenant_id or UUID(int=0)), "default"
+            )
         else:
-            key = wanted or principal.project_id
-            found = identity.projects_by_ids(session, {key}).get(key)
+            found = lookups.find_project(wanted or principal.project_id)
     is_hidden = found is not None and not principal.sees_tenant(found.tenant_id)
     is_elsewhere = found is not None and tenant_id not in (None, found.tenant_id)
     if found is None or is_hidden or is_elsewhere:
@@ -50,12 +52,12 @@ def choose_project(
     return found
 
 
-def _by_name(session: ReadSession, tenant_id: TenantId, name: str) -> Project | None:
+def _by_name(lookups: Lookups, tenant_id: TenantId, name: str) -> Project | None:
     try:
         key = ProjectId(UUID(name))
     except ValueError:
-        return identity.find_project_in(session, tenant_id, name)
-    return identity.projects_by_ids(session, {key}).get(key)
+        return identity.find_project_in(lookups.session, tenant_id, name)
+    return lookups.find_project(key)
 
 
 def find_cluster_id(session: ReadSession, key: str) -> ClusterId | None:

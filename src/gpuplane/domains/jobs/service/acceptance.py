@@ -1,0 +1,182 @@
+"""What is refused at submit because of what only the database knows: no row is written before."""
+
+from collections.abc import Sequence
+
+from gpuplane.core.ids import JobId
+from gpuplane.core.scheduling.windows import find_next_window
+from gpuplane.core.workloads import DeploymentType, JobSpec
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import workspaces
+from gpuplane.domains.jobs.service.lookups import Lookups
+from gpuplane.domains.jobs.service.submission import Submission
+from gpuplane.domains.secrets import service as secrets
+
+CONTAINER_KINDS = frozenset({"simulated", "kubernetes"})
+PROCESS_KINDS = frozenset({"simulated", "local"})
+
+
+def check_submission(lookups: Lookups, submission: Submission, now: int) -> Cluster | None:
+    """Check what only the database knows and return the cluster named, if one is.
+
+    Raises:
+        BadJob: If a field cannot hold here.
+        NotPartOfProduct: If no part stands behind this kind of work.
+    """
+    spec = submission.spec
+    _check_kind(spec)
+    usable = lookups.usable_clusters(submission.tenant_id)
+    cluster = named_cluster(usable, submission)
+    candidates = [cluster] if cluster else [each for each in usable if not each.simulated]
+    if not candidates:
+        raise BadJob(
+            "No real cluster may be used by this tenant.",
+            field="cluster",
+            fix="Name a simulated cluster, or have an admin grant a cluster to the tenant.",
+        )
+    _check_backend(spec, candidates)
+    _check_gpus(spec, candidates)
+    _check_instants(spec, now)
+    _check_named(lookups.session, submission)
+    return cluster
+
+
+def _check_kind(spec: JobSpec) -> None:
+    if spec.deployment_type in (DeploymentType.HELM, DeploymentType.MODEL):
+        what = "Helm releases" if spec.deployment_type is DeploymentType.HELM else "model endpoints"
+        raise NotPartOfProduct(
+            f"{what[0].upper()}{what[1:]} cannot be deployed here: no registered cluster has a part"
+            " that installs them.",
+            field="deployment_type",
+            fix="Use deployment_type process, or docker on a simulated cluster.",
+        )
+
+
+def named_cluster(usable: Sequence[Cluster], submission: Submission) -> Cluster | None:
+    """Return the cluster a submission names, None if it names none; BadJob if there is none."""
+    if submission.cluster is None:
+        return None
+    for cluster in usable:
+        if submission.cluster in (cluster.name, str(cluster.id)):
+            return cluster
+    names = ", ".join(cluster.name for cluster in usable) or "none"
+    raise BadJob(
+        f"There is no cluster {submission.cluster!r} that this tenant may use.",
+        field="cluster",
+        fix=f"Clusters that may be used: {names}.",
+    )
+
+
+def _check_backend(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
+    needed = CONTAINER_KINDS if spec.deployment_type is DeploymentType.DOCKER else PROCESS_KINDS
+    if not any(cluster.kind in needed for cluster in candidates):
+        kinds = ", ".join(f"{cluster.name} ({cluster.kind})" for cluster in candidates)
+        raise NotPartOfProduct(
+            f"deployment_type {spec.deployment_type} cannot run on {kinds}.",
+            field="deployment_type",
+            fix="Use process on local clusters and docker where containers run.",
+        )
+    if not spec.execution.command and all(cluster.kind == "local" for cluster in candidates):
+        raise BadJob(
+            "A process needs a command.",
+            field="spec.command",
+            fix='Write it as a list, such as ["python3", "train.py"].',
+        )
+
+
+def _check_gpus(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
+    asked = spec.resources
+    if asked.gpu_count == 0:
+        return
+    shapes = [
+        (cluster.name, model, most)
+        for cluster in candidates
+        for model, (most, _total) in cluster.gpu_shapes.items()
+        if asked.gpu_model in (None, model)
+    ]
+    most = max((each[2] for each in shapes), default=0)
+    if asked.gpu_count <= most:
+        return
+    what = f"{asked.gpu_count} x {asked.gpu_model or 'GPU'}"
+    where = ", ".join(cluster.name for cluster in candidates)
+    if most == 0:
+        have = sorted({model for cluster in candidates for model in cluster.gpu_shapes})
+        raise BadJob(
+            f"{where} has no {asked.gpu_model or 'GPU'}; {what} can never be placed there.",
+            field="gpu_type" if asked.gpu_model else "gpu_count",
+            fix=f"GPU models there: {', '.join(have)}."
+            if have
+            else "Use --gpus 0, or a cluster with GPUs such as the simulated demo.",
+        )
+    raise BadJob(
+        f"No node of {where} has {what}; the largest has {most}.",
+        field="gpu_count",
+        fix=f"Ask at most {most} a replica, and more replicas for more.",
+    )
+
+
+def _check_instants(spec: JobSpec, now: int) -> None:
+    if spec.deadline is not None and spec.deadline <= now:
+        raise BadJob(
+            "The deadline has passed already.", field="deadline", fix="Give one in the future."
+        )
+    start = spec.scheduled_start
+    if spec.deadline is not None and start is not None and start >= spec.deadline:
+        raise BadJob(
+            "The scheduled start lies after the deadline.",
+            field="scheduled_start",
+            fix="Start before the deadline, or move the deadline.",
+        )
+    if spec.window is not None:
+        opening = find_next_window(spec.window, max(now, start or now))
+        last = spec.deadline
+        if opening is None or (last is not None and opening[0] >= last):
+            raise BadJob(
+                "The window never opens before the deadline."
+                if opening is not None
+                else "The window never opens.",
+                field="window",
+                fix="Give a window that opens before the deadline, or leave one of them out.",
+            )
+
+
+def _check_secrets(session: ReadSession, submission: Submission) -> None:
+    references = submission.spec.execution.secrets
+    if not references:
+        return
+    names = [reference.name for reference in references]
+    missing = secrets.missing_secrets(session, submission.project_id, names)
+    if missing:
+        raise BadJob(
+            f"The project has no secret {missing[0]!r}.",
+            field=f"spec.secrets[{names.index(missing[0])}].name",
+            fix="Create it with `gpuplane secrets set`, or name another.",
+        )
+
+
+def _check_named(session: ReadSession, submission: Submission) -> None:
+    """Refuse a working directory that was not uploaded, and jobs that are not there to be near."""
+    digest = submission.spec.execution.workspace_digest
+    if digest is not None and not workspaces.has_workspace(session, submission.tenant_id, digest):
+        raise BadJob(
+            "No working directory of this digest was uploaded by this tenant.",
+            field="spec.workspace_digest",
+            fix="Upload it with POST /api/v1/workspaces first.",
+        )
+    _check_secrets(session, submission)
+    placement = submission.spec.placement
+    for name, ids in (
+        ("placement.co_locate_with", placement.co_locate_with),
+        ("placement.separate_from", placement.separate_from),
+    ):
+        known = repository.load_jobs(session, ids)
+        for index, job_id in enumerate(ids):
+            found = known.get(JobId(job_id))
+            if found is None or found.tenant_id != submission.tenant_id:
+                raise BadJob(
+                    f"There is no job {job_id} in this tenant.",
+                    field=f"{name}[{index}]",
+                    fix="Name a job of this tenant.",
+                )

@@ -1,0 +1,51 @@
+"""What a batch of submits looks up, each thing once however many submits need it.
+
+Lives as long as one session: what it holds is as of that session's view.
+"""
+
+from functools import cached_property
+
+from gpuplane.core.ids import ProjectId, TenantId
+from gpuplane.core.pricing.book import PriceBook
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.billing import service as billing
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.identity.service import Project
+
+
+class Lookups:
+    """Clusters, projects, names and prices of one session."""
+
+    def __init__(self, session: ReadSession) -> None:
+        """Look nothing up yet."""
+        self.session = session
+        self._usable: dict[TenantId, list[Cluster]] = {}
+        self._projects: dict[ProjectId, Project | None] = {}
+        self._tenants: dict[TenantId, str] = {}
+
+    def usable_clusters(self, tenant_id: TenantId) -> list[Cluster]:
+        """Return the clusters a tenant may use."""
+        if tenant_id not in self._usable:
+            self._usable[tenant_id] = list(clusters.list_usable(self.session, tenant_id))
+        return self._usable[tenant_id]
+
+    def find_project(self, project_id: ProjectId) -> Project | None:
+        """Return a project, or None."""
+        if project_id not in self._projects:
+            found = identity.projects_by_ids(self.session, {project_id})
+            self._projects[project_id] = found.get(project_id)
+        return self._projects[project_id]
+
+    def tenant_name(self, tenant_id: TenantId) -> str:
+        """Return the name of a tenant, empty if there is none."""
+        if tenant_id not in self._tenants:
+            found = identity.tenants_by_ids(self.session, {tenant_id})
+            self._tenants[tenant_id] = found[tenant_id].name if tenant_id in found else ""
+        return self._tenants[tenant_id]
+
+    @cached_property
+    def prices(self) -> PriceBook:
+        """Return the price book."""
+        return billing.load_book(self.session)

@@ -170,6 +170,25 @@ def best_placement(table: MigTable, occupied_mask: int, profile: MigProfile) -> 
     return start if start >= 0 else None
 
 
+def compute_loss(
+    table: MigTable, occupied_mask: int, profile: MigProfile, start: int
+) -> tuple[int, int]:
+    """Return what a GPU loses when an instance is taken there; less is better.
+
+    Returns:
+        (placements of all distinct sizes that are legal before and not afterwards, memory slices
+        by which the largest instance that is still possible shrinks). Equal to the order of
+        `best_placement` on one GPU, and comparable between GPUs of one model.
+    """
+    rules = mig_rules(table)
+    before = occupied_mask & table.full_mask
+    after = before | profile.mask_at(start)
+    return (
+        int(rules.open_placements[before]) - int(rules.open_placements[after]),
+        int(rules.largest[before]) - int(rules.largest[after]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class MigRules:
     """Tables of one model, indexed by the mask of occupied memory slices; all read-only.

@@ -1,0 +1,149 @@
+"""`gpuplane simulate placement`: how much of a fleet a policy gives out, worked out here.
+
+Owns reading the files and showing the report; the replay is the core's.
+"""
+
+import gzip
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.output import Output, output_option, show_one
+from gpuplane.core.simulation.placement import (
+    POLICIES,
+    Order,
+    Report,
+    capacity_of,
+    list_arrivals,
+    list_nodes,
+    make_placer,
+    replay,
+)
+from gpuplane.core.simulation.placement_files import ListError, parse_nodes, parse_pods
+
+T = TypeVar("T")
+
+GZIP_MAGIC = b"\x1f\x8b"
+DIGITS = 6
+"""Decimals of a ratio: a thousandth of a GPU among ten thousand."""
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    "nodes_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Node list: sn, cpu_milli, memory_mib, gpu, model.",
+)
+@click.option(
+    "--pods",
+    "pods_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Pod list: name, cpu_milli, memory_mib, num_gpu, gpu_milli, and gpu_spec if it has one.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="fragmentation",
+    show_default=True,
+    help="How nodes are ranked: a published policy (the first six) or one of ours.",
+)
+@click.option(
+    "--order",
+    type=click.Choice([each.value for each in Order]),
+    default=Order.FILE.value,
+    show_default=True,
+    help="As the list has them, again and again; or shuffled and filled up with clones.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=42, show_default=True, help="Of everything by chance."
+)
+@click.option(
+    "--arrivals",
+    type=click.FloatRange(0.001, 10),
+    default=1.3,
+    show_default=True,
+    help="GPU demand that arrives, as a multiple of the GPUs.",
+)
+@output_option
+def placement(
+    nodes_file: Path,
+    pods_file: Path,
+    policy: str,
+    order: str,
+    seed: int,
+    arrivals: float,
+    output: Output,
+) -> None:
+    """Place the pods of a list on the nodes of a list, one after another, as they arrive.
+
+    Pods never leave, and one that fits nowhere is dropped: what counts is how much of the GPUs is
+    given out when more was asked for than there is. Lists are CSV files, packed with gzip or not.
+    """
+    nodes = _read(nodes_file, parse_nodes)
+    pods = _read(pods_file, parse_pods)
+    capacity = capacity_of(nodes)
+    arriving = list_arrivals(pods, capacity, Order(order), round(arrivals * 1000), seed)
+    placer = make_placer(policy, list_nodes(nodes, Order(order), seed), pods, seed)
+    began = time.perf_counter()
+    report = replay(arriving, placer, capacity)
+    wall_s = time.perf_counter() - began
+    shown = {
+        "policy": policy,
+        "order": order,
+        "seed": seed,
+        **describe_report(report),
+        "wall_s": round(wall_s, 3),
+    }
+    show_one(shown, [(name.replace("_", " "), value) for name, value in shown.items()], output)
+
+
+def describe_report(report: Report) -> dict[str, Any]:
+    """Return a report by the names that it is printed with."""
+    return {
+        "arrived": report.arrived,
+        "placed": report.placed,
+        "allocated_gpu_milli": report.allocated_milli,
+        "allocation_ratio": round(report.allocation_ratio, DIGITS),
+        "cpu_milli_left": report.cpu_milli_left,
+        "refused_by_gpu_count": _by_count(report.refused),
+        "refused_shares": report.refused_shares,
+        "checkpoints": [
+            {
+                "arrivals_percent": each.arrivals_percent,
+                "allocation_ratio": round(each.allocation_ratio, DIGITS),
+                "fragment_ratio": round(each.fragment_ratio, DIGITS),
+                "refused_by_gpu_count": _by_count(each.refused),
+            }
+            for each in report.checkpoints
+        ],
+    }
+
+
+def _by_count(refused: dict[int, int]) -> dict[str, int]:
+    return {str(count): number for count, number in sorted(refused.items())}
+
+
+def _read(path: Path, parse: Callable[[Iterable[str]], T]) -> T:
+    """Read a list, packed or not."""
+    fix = "Name a CSV file in UTF-8, packed with gzip or not."
+    try:
+        with path.open("rb") as file:
+            packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        opener = gzip.open if packed else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            return parse(lines)
+    except ListError as error:
+        raise CliError(f"{error}.", field=str(path), code=Exit.USAGE) from error
+    except UnicodeDecodeError as error:
+        message = "The file is not text in UTF-8."
+        raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error
+    except (OSError, EOFError) as error:
+        message = f"The file cannot be read: {getattr(error, 'strerror', None) or error}."
+        raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error

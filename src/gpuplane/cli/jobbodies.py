@@ -54,7 +54,7 @@ def _shape(fields: dict[str, Any]) -> None:
     for field in ("labels", "placement.node_selector"):
         if field in fields:
             fields[field] = dict(fields[field])
-    for field in ("spec.artifacts", "spec.simulated.log"):
+    for field in ("spec.artifacts", "spec.simulated.log", "placement.data"):
         if field in fields:
             fields[field] = list(fields[field])
     if "spec.simulated.outputs" in fields:

@@ -20,6 +20,7 @@ class Word(StrEnum):
     PAUSED = "Paused"
     FROZEN = "SchedulingFrozen"
     NO_CLUSTER = "NoClusterAllowed"
+    DEDICATED_CLUSTER = "DedicatedClusterRequired"
     # Quota.
     QUOTA_EXCEEDED = "QuotaExceeded"
     BORROWING_LIMIT = "BorrowingLimitReached"
@@ -37,6 +38,7 @@ class Word(StrEnum):
     GPU_MEMORY = "GpuMemoryTooSmall"
     GPU_ARCHITECTURE = "GpuArchitectureMismatch"
     MIG_UNAVAILABLE = "MigProfileUnavailable"
+    MIG_REPARTITION = "MigRepartitionNeeded"
     RDMA = "RdmaFabricMissing"
     NODE_TOO_SMALL = "NodeTooSmall"
     CPU = "InsufficientCpu"
@@ -46,8 +48,11 @@ class Word(StrEnum):
     TOPOLOGY = "TopologyUnsatisfied"
     AFFINITY = "AffinityUnsatisfied"
     RESERVED = "ReservedForOthers"
+    NETWORK = "NetworkLevelUnsatisfied"
     GANG = "GangIncomplete"
     TIME_WINDOW = "OutsideTimeWindow"
+    WINDOW_TOO_SHORT = "WindowTooShort"
+    DEADLINE = "DeadlineUnreachable"
     # Why a running workload was stopped or failed.
     CANCELLED = "Cancelled"
     PREEMPTED = "Preempted"

@@ -92,6 +92,24 @@ class Spreading(StrEnum):
     SPREAD = "spread"
 
 
+class NetworkLevel(StrEnum):
+    """A part of a cluster's network, smaller first."""
+
+    RACK = "rack"
+    BLOCK = "block"
+
+
+class NetworkMode(StrEnum):
+    """How the replicas of one job lie over parts of the network (Kueue's words for the first two).
+
+    `balanced` asks for equally many replicas in each of as few parts as possible.
+    """
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    BALANCED = "balanced"
+
+
 class DependencyCondition(StrEnum):
     """When a job named in `after` counts as satisfied."""
 
@@ -113,7 +131,8 @@ class ResourceRequest:
 
     Args:
         gpu_count: GPUs a replica; 0 for none.
-        gpu_model: Canonical model name, or None for any.
+        gpu_model: Canonical model name, several joined by `|` of which any will do, or None for
+            every model.
         gpu_memory_mib: Least memory per GPU, or None.
         gpu_milli: Share of each GPU; less than 1000 only with gpu_count 1.
         mig_profile: A MIG profile such as `1g.10gb` instead of whole GPUs, or None.
@@ -144,8 +163,22 @@ class Toleration:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkRequest:
+    """In which part of the network the replicas should lie together."""
+
+    level: NetworkLevel = NetworkLevel.RACK
+    mode: NetworkMode = NetworkMode.PREFERRED
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """Where a job may and would rather run."""
+    """Where a job may and would rather run.
+
+    Args:
+        data: Names of data sets it reads; nodes that have them at hand are preferred.
+        network: In which part of the network its replicas should lie; None leaves it to whether
+            they are a gang.
+    """
 
     links: LinkPreference = LinkPreference.NONE
     links_required: bool = False
@@ -154,6 +187,8 @@ class PlacementRequest:
     separate_from: tuple[UUID, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
+    data: tuple[str, ...] = ()
+    network: NetworkRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

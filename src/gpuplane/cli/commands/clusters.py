@@ -165,6 +165,20 @@ def maintenance(
     show_rows(client.rows(path), columns, output, empty="No window is announced.")
 
 
+@clusters.command("dedicate")
+@click.argument("cluster")
+@click.option("--to", "tenant", metavar="TENANT", help="The only tenant that may use it.")
+@click.option("--everyone", is_flag=True, help="Open it to everyone again.")
+def dedicate(cluster: str, tenant: str | None, *, everyone: bool) -> None:
+    """Let one tenant alone use a cluster; jobs with restricted data run only on such."""
+    if (tenant is None) is not everyone:
+        raise click.UsageError("Give either --to TENANT or --everyone.")
+    client = Client()
+    body = {"tenant_id": None if tenant is None else tenant_id(client, tenant)}
+    client.put(_path(cluster, "dedication"), body)
+    click.echo(f"{cluster} is open to {'everyone' if tenant is None else tenant + ' alone'}")
+
+
 @clusters.command("grants")
 @click.argument("cluster")
 @click.option("--add", metavar="TENANT", help="Let this tenant use it.")

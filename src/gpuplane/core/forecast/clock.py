@@ -11,23 +11,18 @@ from dataclasses import dataclass, replace
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Take
-from gpuplane.core.forecast.estimates import (
-    Durations,
-    ForecastLimits,
-    Quantile,
-    expected_end,
-    fallback_durations,
-)
+from gpuplane.core.forecast.estimates import ForecastLimits, durations_of, expected_end
 from gpuplane.core.ids import JobId
+from gpuplane.core.prediction.durations import Durations, Quantile
 from gpuplane.core.scheduling.admission import Usage
 from gpuplane.core.scheduling.cycle import take_turns
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.judge import Judge
-from gpuplane.core.scheduling.ordering import compute_entry
+from gpuplane.core.scheduling.ordering import compute_entry, group_entries
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Trial
-from gpuplane.core.scheduling.windows import find_next_window
+from gpuplane.core.scheduling.windows import find_fitting_window
 from gpuplane.core.scheduling.workload import Workload
 
 
@@ -59,7 +54,6 @@ class _Clock:
     def __init__(
         self,
         trial: Trial,
-        durations: Mapping[JobId, Durations],
         quantile: Quantile,
         now: int,
     ) -> None:
@@ -69,7 +63,6 @@ class _Clock:
         self.starts: dict[JobId, int] = {}
         self.waited_for: dict[JobId, JobId] = {}
         self.events = 0
-        self._durations = durations
         self._quantile = quantile
         self._ends: list[tuple[int, str, JobId]] = []
         self._holding: dict[JobId, _Holding] = {}
@@ -77,10 +70,7 @@ class _Clock:
         self._requeued: frozenset[JobId] = frozenset()
 
     def durations_of(self, workload: Workload) -> Durations:
-        known = self._durations.get(workload.job_id)
-        if known is not None:
-            return known
-        return fallback_durations(workload, self.trial.policy.default_duration_s)
+        return durations_of(workload, self.trial.policy.default_duration_s)
 
     def load_running(self, stopped: Mapping[JobId, int], victims: frozenset[JobId]) -> None:
         """Put the ends of running work on the clock.
@@ -109,7 +99,7 @@ class _Clock:
             if wakes_at(workload, self.now) <= self.now
             and find_gate(workload, trial.snapshot, trial.admission, self.now) is None
         ]
-        take_turns(trial, Judge(trial), entries)
+        take_turns(trial, Judge(trial), group_entries(entries))
         for workload, found in trial.started:
             del self.pending[workload.job_id]
             self.starts[workload.job_id] = self.now
@@ -163,7 +153,6 @@ def run_clock(
     policy: Policy,
     now: int,
     seed: int,
-    durations: Mapping[JobId, Durations],
     quantile: Quantile,
     first: Decision,
     limits: ForecastLimits,
@@ -176,7 +165,6 @@ def run_clock(
         policy: The scheduler's policy.
         now: The instant to begin at, in ms.
         seed: As for `decide`.
-        durations: Known durations by job; others fall back on what the job states.
         quantile: Which of the durations everyone takes.
         first: The decision of this instant, for its victims.
         limits: Bounds of the run.
@@ -190,7 +178,7 @@ def run_clock(
     order = [verdict.job_id for verdict in first.verdicts]
     kept = set(order[: limits.max_pending]) | ({until} if until is not None else set())
     with Trial(snapshot, calm, now, seed) as trial:
-        clock = _Clock(trial, durations, quantile, now)
+        clock = _Clock(trial, quantile, now)
         clock.pending = {w.job_id: w for w in snapshot.pending if w.job_id in kept}
         clock.load_running(stopped, victims)
         horizon = now + limits.horizon_s * MS_PER_S
@@ -227,5 +215,5 @@ def wakes_at(workload: Workload, now: int) -> int:
     earliest = max(now, workload.not_before or now)
     if workload.window is None:
         return earliest
-    opening = find_next_window(workload.window, earliest)
+    opening = find_fitting_window(workload.window, earliest, workload.estimated_duration_s)
     return earliest if opening is None else max(earliest, opening[0])

@@ -56,6 +56,10 @@ _SENTENCES: dict[Word, tuple[str, str]] = {
         "Wait, or drop the affinity.",
     ),
     Word.RESERVED: ("what is free is reserved for others", "Wait, or make a reservation."),
+    Word.NETWORK: (
+        "no rack or block that it may use has room for all of it",
+        "Wait, or make the network level preferred instead of required.",
+    ),
     Word.GANG: ("not all replicas fit at once", "Wait, or lower the minimum of replicas."),
     Word.BEHIND_HEAD: (
         "what is free is kept for work that stands before it",

@@ -5,32 +5,20 @@ inside. Counts what it places into the fleet; the caller keeps it or rolls back.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuplane.core.fleet.columns import POPCOUNT, Bools, Fleet, Ints, Take
 from gpuplane.core.scheduling.bench import NOT_FIT, Bench, Row
 from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.filters import EVERYWHERE, mig_starts
 from gpuplane.core.scheduling.needs import Need
+from gpuplane.core.scheduling.network import Level, Part, list_domains
 from gpuplane.core.scheduling.scores import score_of_rank
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import ReplicaRequest, Spreading
 
 _UNBOUNDED = 1 << 30
-MAX_SAME_NODE_TRIES = 32
-"""Nodes tried for replicas that must share one; capacity is checked first, so few ever fail."""
-
-
-class Level(StrEnum):
-    """The smallest part of the network that holds a whole workload."""
-
-    NODE = "node"
-    RACK = "rack"
-    BLOCK = "block"
-    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +28,13 @@ class Spots:
     Attributes:
         takes: One per replica, already counted into the fleet.
         score: Mean score, 0–100.
+        hint: What the hint did to the score of the first node and why; empty for nothing.
     """
 
     takes: tuple[Take, ...]
     score: int
     level: Level
+    hint: str = ""
 
 
 def needed_replicas(replicas: ReplicaRequest) -> int:
@@ -77,15 +67,19 @@ def place_workload(workload: Workload, bench: Bench, allowed: Bools | None) -> S
     capacity = compute_capacity(row, allowed)
     if spreading is Spreading.SPREAD:
         capacity = np.minimum(capacity, 1)
-    if int(capacity.sum()) < needed:
-        return None
     mark = fleet.checkpoint()
-    for level, domain in _list_domains(workload, fleet, row, capacity, needed):
-        takes, total = _fill(row, count, domain, spread=spreading is Spreading.SPREAD)
-        if len(takes) >= needed:
-            return Spots(tuple(takes), total // len(takes), level)
-        fleet.rollback(mark)
-        row.refresh()
+    # All of them wherever that is; fewer, down to the minimum, only where all fit nowhere.
+    for least in dict.fromkeys((count, needed)):
+        if int(capacity.sum()) < least:
+            continue
+        for domain in list_domains(workload, fleet, row.ranks, capacity, least):
+            takes, total = _fill_parts(
+                row, count, domain.parts, spread=spreading is Spreading.SPREAD
+            )
+            if len(takes) >= least:
+                return Spots(tuple(takes), total // len(takes), domain.level)
+            fleet.rollback(mark)
+            row.refresh()
     return None
 
 
@@ -145,6 +139,19 @@ def _place_one(row: Row, allowed: Bools | None) -> Spots | None:
     return Spots((take,), score_of_rank(rank, row.context, node), Level.NODE)
 
 
+def _fill_parts(
+    row: Row, count: int, parts: tuple[Part, ...], *, spread: bool
+) -> tuple[list[Take], int]:
+    """Place up to `count` replicas in the parts, each as many as it is to take."""
+    takes: list[Take] = []
+    total = 0
+    for part in parts:
+        more, score = _fill(row, min(part.most, count - len(takes)), part.nodes, spread=spread)
+        takes += more
+        total += score
+    return takes, total
+
+
 def _fill(row: Row, count: int, domain: Bools, *, spread: bool) -> tuple[list[Take], int]:
     """Place up to `count` replicas, each on the best node left, and sum their scores."""
     takes: list[Take] = []
@@ -164,51 +171,3 @@ def _fill(row: Row, count: int, domain: Bools, *, spread: bool) -> tuple[list[Ta
         if spread:
             domain[node] = False
     return takes, total
-
-
-def _list_domains(
-    workload: Workload, fleet: Fleet, row: Row, capacity: Ints, needed: int
-) -> list[tuple[Level, Bools]]:
-    """Return where to try, smallest part of the network first.
-
-    A gang talks all the time, so it stays inside one node, one rack or one block where it can;
-    replicas that need not start together go to the best nodes of the cluster.
-    """
-    spreading = workload.placement.spreading
-    everywhere = capacity > 0
-    domains: list[tuple[Level, Bools]] = []
-    if spreading is Spreading.SAME_NODE or (spreading is Spreading.ANY and workload.replicas.gang):
-        tries = MAX_SAME_NODE_TRIES if spreading is Spreading.SAME_NODE else 1
-        domains += _single_nodes(row, capacity, needed, tries)
-    if spreading is Spreading.SAME_NODE:
-        return domains
-    if workload.replicas.gang:
-        for level, names, place in (
-            (Level.RACK, fleet.racks, fleet.rack),
-            (Level.BLOCK, fleet.blocks, fleet.block),
-        ):
-            found = _tightest(names, place, capacity, needed)
-            if found is not None:
-                domains.append((level, everywhere & (place == found)))
-    domains.append((Level.CLUSTER, everywhere))
-    return domains
-
-
-def _single_nodes(row: Row, capacity: Ints, needed: int, tries: int) -> list[tuple[Level, Bools]]:
-    ranks = np.where(capacity >= needed, row.ranks, NOT_FIT)
-    best = np.argsort(-ranks, kind="stable")[:tries]
-    domains: list[tuple[Level, Bools]] = []
-    for node in best[ranks[best] != NOT_FIT]:
-        only: NDArray[np.bool_] = np.zeros(len(capacity), dtype=np.bool_)
-        only[node] = True
-        domains.append((Level.NODE, only))
-    return domains
-
-
-def _tightest(names: tuple[str, ...], place: Ints, capacity: Ints, needed: int) -> int | None:
-    """Return the named domain with the least room that is enough, the first of equals by name."""
-    room = np.bincount(place, weights=capacity, minlength=len(names))
-    fitting = [
-        (int(room[i]), name, i) for i, name in enumerate(names) if name and room[i] >= needed
-    ]
-    return min(fitting)[2] if fitting else None

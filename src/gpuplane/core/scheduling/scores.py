@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.fleet.columns import POPCOUNT, Fleet
+from gpuplane.core.prediction.hints import PlacementHint
 from gpuplane.core.scheduling.filters import Where, link_scores
 from gpuplane.core.scheduling.fragmentation import BoundMix, compute_gradient_scores
+from gpuplane.core.scheduling.hints import compute_hint_points
 from gpuplane.core.scheduling.needs import Need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 
@@ -35,6 +37,7 @@ class ScoreContext:
     Attributes:
         chance: A stable hash of (seed, node name), 0–100, shape (node,).
         price_step: Place of the node's price among the fleet's prices, dearest 0, shape (node,).
+        hint: What is predicted of the class, or None.
     """
 
     need: Need
@@ -43,6 +46,7 @@ class ScoreContext:
     mix: BoundMix
     chance: Ranks
     price_step: Ranks
+    hint: PlacementHint | None = None
 
 
 def topology_score(context: ScoreContext, where: Where) -> Ranks:
@@ -105,6 +109,13 @@ def price_score(context: ScoreContext, where: Where) -> Ranks:
     return np.asarray(100 - 100 * context.fleet.price[where] // dearest)
 
 
+def data_score(context: ScoreContext, where: Where) -> Ranks:
+    """Score the share of the named data sets that a node has at hand."""
+    if context.need.data_percent is None:
+        return np.full_like(context.fleet.cpu_free[where], NEUTRAL)
+    return context.need.data_percent[where]
+
+
 Score = Callable[[ScoreContext, Where], Ranks]
 
 MAIN_SCORES: MappingProxyType[PlacementPolicy, Score] = MappingProxyType(
@@ -120,7 +131,18 @@ MAIN_SCORES: MappingProxyType[PlacementPolicy, Score] = MappingProxyType(
 
 
 def compute_scores(context: ScoreContext, where: Where) -> Ranks:
-    """Return the policy's score per node, 0–100."""
+    """Return the policy's score per node, 0–100; data at hand counts where data is named."""
+    return _blend_data(context, where, _compute_policy_scores(context, where))
+
+
+def _blend_data(context: ScoreContext, where: Where, scores: Ranks) -> Ranks:
+    if context.need.data_percent is None:
+        return scores
+    weight = context.policy.data_weight
+    return np.asarray((weight * data_score(context, where) + (100 - weight) * scores) // 100)
+
+
+def _compute_policy_scores(context: ScoreContext, where: Where) -> Ranks:
     policy = context.policy
     if policy.placement is PlacementPolicy.BALANCED:
         parts = (
@@ -144,7 +166,8 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
     scores = compute_scores(context, where)
     if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
         # Prices closer than one point of a hundred are still prices; then the fragment decides.
-        scores = (context.price_step[where] << 7) + resource_score(context, where)
+        fragments = _blend_data(context, where, resource_score(context, where))
+        scores = (context.price_step[where] << 7) + fragments
     if context.need.wants_gpus or context.need.is_mig:
         return np.asarray(scores << _TIE_BITS)
     busy = (1 << _TIE_BITS) - 1 - _idle_milli(fleet, where)
@@ -155,7 +178,7 @@ def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:
     """Return the 0–100 score to show for a node's rank."""
     if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
         return int(price_score(context, np.array([node]))[0])
-    return rank >> _TIE_BITS
+    return min(100, rank >> _TIE_BITS)
 
 
 def compute_chance(fleet: Fleet, seed: int) -> Ranks:

@@ -3,18 +3,26 @@
 Owns the judgement of what keeps a workload from starting, by what is left at the end of a cycle.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuplane.core.amounts import MS_PER_S
+from gpuplane.core.fleet.facts import MigChange
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling import filters
 from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.bench import NOT_FIT, latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
 from gpuplane.core.scheduling.explain import describe_refusal
+from gpuplane.core.scheduling.network import is_required, largest_room
 from gpuplane.core.scheduling.ordering import Entry
-from gpuplane.core.scheduling.placement import count_placeable, needed_replicas
+from gpuplane.core.scheduling.placement import (
+    compute_capacity,
+    count_placeable,
+    needed_replicas,
+)
+from gpuplane.core.scheduling.repartition import needs_repartition
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import Workload
 
@@ -29,6 +37,7 @@ class Blocked:
         behind_head: Its StrictFIFO queue stopped at a workload before it.
         waits_for_stopping: What is stopping already will make room for it.
         starts_at: The forecast start that is kept for it, in ms, or None.
+        cut: The GPUs that can be cut anew for it, or are (`is_cutting`).
     """
 
     entry: Entry
@@ -36,6 +45,12 @@ class Blocked:
     behind_head: bool = False
     waits_for_stopping: bool = False
     starts_at: int | None = None
+    cut: tuple[MigChange, ...] = ()
+    is_cutting: bool = False
+
+
+Said = tuple[Reason, tuple[WordCount, ...]]
+"""The dominant reason and the counts per filter."""
 
 
 class Explainer:
@@ -43,7 +58,26 @@ class Explainer:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
+        self._alike: dict[Hashable, Said] = {}
         self._counts: dict[tuple[int, str], tuple[list[tuple[Word, int]], int]] = {}
+
+    def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
+        """Return what is said of everyone who waits like this one: the very same values.
+
+        Args:
+            entry: Who waits; refused like the others of its rank, or behind a StrictFIFO head.
+            is_behind: Which of the two.
+        """
+        key = entry.workload.queue if is_behind else entry.rank
+        said = self._alike.get(key)
+        if said is None:
+            waiting = self.explain(Blocked(entry, 0, behind_head=is_behind))
+            said = waiting.reason, waiting.counts
+            before = self._trial.memory.said.get(key)
+            if before == said:
+                said = before
+            self._alike[key] = self._trial.memory.said[key] = said
+        return said
 
     def explain(self, blocked: Blocked) -> Waiting:
         """Return the verdict of a workload that waits."""
@@ -55,8 +89,12 @@ class Explainer:
                 f"Queue {workload.queue} is StrictFIFO and the workload before it waits.",
                 "Wait, or use a BestEffortFIFO queue.",
             )
+        elif blocked.cut:
+            # Its quota is kept for it, so the queue must not be asked again.
+            counts = self._explain_nodes(workload)[1]
+            reason = needs_repartition(workload, blocked.cut, is_underway=blocked.is_cutting)
         else:
-            quota = self._quota_refusal(workload)
+            quota = self._quota_refusal(blocked.entry)
             if quota is not None:
                 reason = quota.reason
             else:
@@ -75,10 +113,9 @@ class Explainer:
             blocked.position,
         )
 
-    def _quota_refusal(self, workload: Workload) -> QuotaRefusal | None:
-        for answer in self._trial.admission.grants(workload, needed_replicas(workload.replicas)):
-            return answer if isinstance(answer, QuotaRefusal) else None
-        return None
+    def _quota_refusal(self, entry: Entry) -> QuotaRefusal | None:
+        answer = self._trial.answers.first_needed(entry, self._trial.changes)
+        return answer if isinstance(answer, QuotaRefusal) else None
 
     def _explain_nodes(self, workload: Workload) -> tuple[Reason, list[tuple[Word, int]]]:
         """Return the dominant reason and the counts per filter, over every cluster it may use.
@@ -124,6 +161,12 @@ class Explainer:
             and not (fits & bench.open_nodes(latest_end(workload, self._trial.now))).any()
         ):
             return Word.BEHIND_HEAD
+        if is_required(workload):
+            row = bench.row(workload)
+            capacity = compute_capacity(row, self._trial.allowed_nodes(workload, index, None))
+            needed = needed_replicas(workload.replicas)
+            if largest_room(workload, bench.fleet, capacity) < needed <= int(capacity.sum()):
+                return Word.NETWORK
         if workload.replicas.count > 1:
             return Word.GANG
         return Word.QUOTA_EXCEEDED

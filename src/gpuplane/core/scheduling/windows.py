@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.workloads import TimeWindow
+from gpuplane.core.workloads import TimeWindow, WindowEnd
 
 _SEARCH_DAYS = 15
 """Two weeks and a day: a window with weekdays opens at least once a week."""
@@ -40,6 +40,34 @@ def find_next_window(window: TimeWindow, now: int) -> tuple[int, int] | None:
         if span is not None and span[0] > now:
             return span
     return None
+
+
+def find_fitting_window(
+    window: TimeWindow, now: int, duration_s: int | None
+) -> tuple[int, int] | None:
+    """Return (opens at, closes at) of the first window, open or next, in which work should start.
+
+    Work whose duration is known starts only where it ends before the window closes, so that it
+    neither runs on into the hours it was kept out of nor is stopped with everything lost. It starts
+    in the open or next window after all if its duration is not known, if none is long enough, or
+    if it writes a checkpoint at the close and goes on in the next one.
+
+    Args:
+        window: The window.
+        now: The instant from which to look.
+        duration_s: How long the work is expected to run, or None.
+    """
+    first = find_next_window(window, now)
+    if first is None or duration_s is None or window.at_end is WindowEnd.CHECKPOINT:
+        return first
+    found: tuple[int, int] | None = first
+    for _ in range(_SEARCH_DAYS):
+        if found is None:
+            break
+        if max(now, found[0]) + duration_s * MS_PER_S <= found[1]:
+            return found
+        found = find_next_window(window, found[1])
+    return first
 
 
 def _span_of(window: TimeWindow, day: date) -> tuple[int, int] | None:

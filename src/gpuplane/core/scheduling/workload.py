@@ -9,6 +9,8 @@ from hashlib import blake2b
 
 from gpuplane.core.fleet.facts import Allocation
 from gpuplane.core.ids import ClusterId, JobId, ReservationId
+from gpuplane.core.prediction.durations import Durations
+from gpuplane.core.prediction.hints import PlacementHint
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.workloads import (
     PlacementRequest,
@@ -32,10 +34,14 @@ class Workload:
         not_before: Earliest start (scheduled start, end of a back-off), or None.
         clusters: Clusters it may use; None for every cluster of the snapshot.
         reservation_id: The reservation whose GPUs it may use, or None.
+        only_reserved: It may use no GPUs but those of its reservation.
+        is_cancelled_at_deadline: It is given up at its deadline, so it starts only in time for it.
         inherited_priority: Priority of the highest job that waits for this one, or None.
         promised_until: Others were stopped to make room for it: until this instant it goes before
             everyone, or the room would go to whoever comes first. Promises that end earlier go
             first, so those of one cycle should end one after the other. None without a promise.
+        learned: How long similar work took, None when too little of it ended.
+        hint: What is predicted of it as far as placement uses it, or None.
         class_key: Digest of everything that decides on which nodes it may run, and how well.
     """
 
@@ -62,8 +68,12 @@ class Workload:
     preempts_others: bool | None = None
     source: SourceType = SourceType.DIRECT
     reservation_id: ReservationId | None = None
+    only_reserved: bool = False
+    is_cancelled_at_deadline: bool = False
     inherited_priority: Priority | None = None
     promised_until: int | None = None
+    learned: Durations | None = None
+    hint: PlacementHint | None = None
     class_key: str = field(init=False, default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -79,9 +89,12 @@ def _class_key(workload: Workload) -> str:
         placement.links_required,
         tuple(sorted(placement.node_selector.items())),
         tuple(sorted(placement.tolerations, key=repr)),
+        tuple(sorted(set(placement.data))),
         workload.reservation_id,
+        workload.only_reserved,
     )
-    return blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+    text = repr(parts) if workload.hint is None else repr((*parts, workload.hint))
+    return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

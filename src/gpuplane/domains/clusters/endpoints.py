@@ -14,6 +14,7 @@ from gpuplane.domains.clusters.errors import BadWindow, ClusterNotFound
 from gpuplane.domains.clusters.schemas import (
     ClusterOut,
     ClustersOut,
+    DedicationIn,
     FreezeIn,
     GpuShapeOut,
     GrantIn,
@@ -163,6 +164,18 @@ async def withdraw_maintenance(call: CallDep, cluster: ClusterKey, window_id: UU
             s, cluster, window_id, call.principal.name, call.now
         ),
         lambda _: Done(),
+    )
+
+
+@router.put("/clusters/{cluster}/dedication")
+@requires(Permission.CLUSTER_MANAGE)
+async def dedicate_cluster(call: CallDep, cluster: ClusterKey, body: DedicationIn) -> ClusterOut:
+    """Let one tenant alone use a cluster, or everyone again; restricted data needs such a one."""
+    tenant_id = None if body.tenant_id is None else TenantId(body.tenant_id)
+    return await call.write(
+        "clusters.dedicate",
+        lambda s: service.dedicate(s, cluster, tenant_id, call.principal.name, call.now),
+        _cluster_body,
     )
 
 

@@ -5,10 +5,13 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import ClusterId, TenantId
 
 LOCAL_KIND = "local"
 """The kind that runs work as the user of this machine, so that each tenant must be granted it."""
+
+DEDICATED_LABEL = "gpuplane.io/dedicated-to"
+"""The label with the id of the only tenant that may use a cluster."""
 
 
 class ClusterState(StrEnum):
@@ -45,6 +48,12 @@ class Cluster:
     not_available_since: int | None = None
     gpu_shapes: dict[str, list[int]] = field(default_factory=dict)
     """Model to [most on one node, all of the cluster]."""
+
+    @property
+    def dedicated_to(self) -> TenantId | None:
+        """Return the only tenant that may use it, or None."""
+        tenant = self.labels.get(DEDICATED_LABEL)
+        return None if tenant is None else TenantId(UUID(tenant))
 
     @property
     def is_open_to_all(self) -> bool:

@@ -120,6 +120,12 @@ class GrantIn(Body):
     tenant_id: UUID
 
 
+class DedicationIn(Body):
+    """The only tenant that may use a cluster, or null for everyone again."""
+
+    tenant_id: UUID | None
+
+
 class GrantsOut(Body):
     """The tenants a cluster that is not open to all was granted to."""
 

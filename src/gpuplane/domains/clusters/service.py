@@ -15,6 +15,7 @@ from gpuplane.domains.clusters.errors import (
     WindowNotFound,
 )
 from gpuplane.domains.clusters.rules import (
+    DEDICATED_LABEL,
     POLICY_LIMITS,
     Cluster,
     ClusterState,
@@ -129,12 +130,7 @@ def grant_known(
     Raises:
         BadGrant: If there is no such tenant.
     """
-    if not identity.tenants_by_ids(session, {tenant_id}):
-        raise BadGrant(
-            f"There is no tenant {tenant_id}.",
-            field="tenant_id",
-            fix="List the tenants for their ids.",
-        )
+    _require_tenant(session, tenant_id)
     return grant(session, key, tenant_id, actor, now)
 
 
@@ -149,6 +145,39 @@ def revoke(
             {"tenant_id": str(tenant_id)},
         )  # fmt: skip
     return cluster
+
+
+def dedicate(
+    session: WriteSession, key: UUID | str, tenant_id: TenantId | None, actor: str, now: int
+) -> Cluster:
+    """Let one tenant alone use a cluster, or everyone again; what runs there goes on.
+
+    Raises:
+        BadGrant: If there is no such tenant.
+    """
+    cluster = get_cluster(session, key)
+    if cluster.dedicated_to == tenant_id:
+        return cluster
+    labels = {name: value for name, value in cluster.labels.items() if name != DEDICATED_LABEL}
+    if tenant_id is not None:
+        _require_tenant(session, tenant_id)
+        labels[DEDICATED_LABEL] = str(tenant_id)
+    _update(session, cluster, now, labels=labels)
+    whom = "everyone again" if tenant_id is None else "one tenant alone"
+    _announce(
+        session, cluster, "cluster.dedicated", f"{actor} opened it to {whom}.", now, actor,
+        {"tenant_id": None if tenant_id is None else str(tenant_id)},
+    )  # fmt: skip
+    return get_cluster(session, cluster.id)
+
+
+def _require_tenant(session: ReadSession, tenant_id: TenantId) -> None:
+    if not identity.tenants_by_ids(session, {tenant_id}):
+        raise BadGrant(
+            f"There is no tenant {tenant_id}.",
+            field="tenant_id",
+            fix="List the tenants for their ids.",
+        )
 
 
 def note_shapes(session: WriteSession, cluster_id: ClusterId, shapes: dict[str, list[int]]) -> None:

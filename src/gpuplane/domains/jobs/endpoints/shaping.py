@@ -19,6 +19,7 @@ from gpuplane.domains.jobs.schemas.parts import (
     ExecutionBody,
     HealthBody,
     MountBody,
+    NetworkBody,
     PlacementBody,
     ReplicasBody,
     ResourcesBody,
@@ -290,6 +291,10 @@ def _placement(spec: JobSpec) -> PlacementBody:
             preference=wanted.links, required=wanted.links_required
         ),
         spreading=wanted.spreading,
+        network=None
+        if wanted.network is None
+        else NetworkBody.model_construct(**_fields(wanted.network)),
+        data=list(wanted.data),
         co_locate_with=list(wanted.co_locate_with),
         separate_from=list(wanted.separate_from),
         node_selector=dict(wanted.node_selector),

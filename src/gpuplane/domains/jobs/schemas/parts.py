@@ -11,6 +11,8 @@ from gpuplane.core.mig.profiles import find_models_with_profile
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.workloads import (
     DependencyCondition,
+    NetworkLevel,
+    NetworkMode,
     RestartPolicy,
     Spreading,
     WindowEnd,
@@ -18,6 +20,7 @@ from gpuplane.core.workloads import (
 from gpuplane.domains.jobs.schemas.values import (
     MAX_AFTER,
     MAX_ARRAY,
+    MAX_DATA,
     MAX_ITEMS,
     AbsolutePath,
     Digest,
@@ -225,6 +228,13 @@ class TopologyBody(Body):
     required: Flag = False
 
 
+class NetworkBody(Body):
+    """In which part of the network the replicas should lie together."""
+
+    level: NetworkLevel = NetworkLevel.RACK
+    mode: NetworkMode = NetworkMode.PREFERRED
+
+
 class TolerationBody(Body):
     """A Kubernetes toleration."""
 
@@ -239,6 +249,11 @@ class PlacementBody(Body):
 
     topology: TopologyBody = TopologyBody()
     spreading: Spreading = Spreading.ANY
+    network: NetworkBody | None = None
+    data: Annotated[list[Name], Field(max_length=MAX_DATA)] = Field(
+        default_factory=list,
+        description="Data sets it reads; nodes with data.gpuplane.io/NAME=cached are preferred.",
+    )
     co_locate_with: Annotated[list[UUID], Field(max_length=MAX_AFTER)] = Field(default_factory=list)
     separate_from: Annotated[list[UUID], Field(max_length=MAX_AFTER)] = Field(default_factory=list)
     node_selector: Labels = Field(default_factory=dict)

@@ -14,6 +14,7 @@ from gpuplane.core.workloads import (
     JobSpec,
     JobType,
     Mount,
+    NetworkRequest,
     PlacementRequest,
     ReplicaRequest,
     ResourceRequest,
@@ -21,6 +22,7 @@ from gpuplane.core.workloads import (
     SecretReference,
     SimulatedBehaviour,
     SourceType,
+    Spreading,
     TimeWindow,
     Toleration,
 )
@@ -267,6 +269,13 @@ def _placement(body: PlacementBody, job: JobIn) -> PlacementRequest:
             field="placement.topology.preference",
             fix="Set gpu_count, or leave topology out.",
         )
+    network = body.network
+    if network is not None and body.spreading is Spreading.SAME_NODE:
+        raise BadJob(
+            "Replicas that share one node lie in one part of the network anyway.",
+            field="placement.network",
+            fix="Leave network out, or change spreading.",
+        )
     return PlacementRequest(
         links=body.topology.preference,
         links_required=body.topology.required,
@@ -278,6 +287,8 @@ def _placement(body: PlacementBody, job: JobIn) -> PlacementRequest:
             Toleration(each.key, each.operator, each.value, each.effect)
             for each in body.tolerations
         ),
+        data=tuple(dict.fromkeys(body.data)),
+        network=None if network is None else NetworkRequest(network.level, network.mode),
     )
 
 

@@ -26,6 +26,8 @@ MAX_TEXT = 32_768
 """Characters of one environment value, argument or line of a simulated log."""
 MAX_ENV = 1_000
 MAX_AFTER = 1_000
+MAX_DATA = 100
+"""Data sets one job names: each is a column over the nodes."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _RESERVED_ENV = ("GPUPLANE_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")

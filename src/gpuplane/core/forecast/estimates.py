@@ -1,55 +1,15 @@
-"""How long work takes and when it starts, as values with an interval and where they come from.
+"""When work starts and ends, as values with an interval and what they rest on.
 
-Owns the shapes of a forecast and the fallback durations where no history is known.
+Owns the shapes of a forecast; how long work takes is `core.prediction.durations`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.ids import JobId
+from gpuplane.core.prediction.durations import Basis, Durations, Quantile, choose_durations
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-
-
-class Basis(StrEnum):
-    """What a duration rests on, best first."""
-
-    HISTORY = "history"
-    """Quantiles of similar jobs that ended."""
-    ESTIMATE = "estimate"
-    """What the user stated."""
-    MAXIMUM = "maximum"
-    """Only the time after which it is stopped is known."""
-    DEFAULT = "default"
-    """Nothing is known of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """How long one workload runs: tenth percentile, median, ninetieth percentile."""
-
-    low_s: int
-    median_s: int
-    high_s: int
-    basis: Basis
-
-    def at(self, quantile: "Quantile") -> int:
-        """Return the duration at a quantile, in seconds, at least 1."""
-        value = {
-            Quantile.LOW: self.low_s,
-            Quantile.MEDIAN: self.median_s,
-            Quantile.HIGH: self.high_s,
-        }[quantile]
-        return max(1, value)
-
-
-class Quantile(StrEnum):
-    """Which duration a run of the clock takes for everyone."""
-
-    LOW = "low"
-    MEDIAN = "median"
-    HIGH = "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +61,14 @@ class Forecast:
     is_complete: bool
 
 
-# Where only one number is known the interval is wide on purpose: users' estimates are bounds more
-# often than guesses (Mu'alem and Feitelson, IEEE TPDS 2001, found most jobs end well before them).
-_ESTIMATE_SHARES = (0.5, 1.0, 1.5)
-_MAXIMUM_SHARES = (0.1, 0.5, 1.0)
-_DEFAULT_SHARES = (0.25, 1.0, 4.0)
-
 _WEAKNESS = {basis: place for place, basis in enumerate(Basis)}
 
 
-def fallback_durations(workload: Workload, default_s: int) -> Durations:
-    """Return durations for a workload without history: its estimate, its maximum, a default."""
-    if workload.estimated_duration_s is not None:
-        return _spread(workload.estimated_duration_s, _ESTIMATE_SHARES, Basis.ESTIMATE)
-    if workload.max_duration_s is not None:
-        return _spread(workload.max_duration_s, _MAXIMUM_SHARES, Basis.MAXIMUM)
-    return _spread(default_s, _DEFAULT_SHARES, Basis.DEFAULT)
-
-
-def _spread(known_s: int, shares: tuple[float, float, float], basis: Basis) -> Durations:
-    low, median, high = (round(known_s * share) for share in shares)
-    return Durations(low, median, high, basis)
+def durations_of(workload: Workload, default_s: int) -> Durations:
+    """Return how long a workload is counted on to run."""
+    return choose_durations(
+        workload.estimated_duration_s, workload.learned, workload.max_duration_s, default_s
+    )
 
 
 def expected_end(

@@ -5,25 +5,22 @@ Owns how runs of the clock at three quantiles become one estimate per workload.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.forecast.clock import Run, run_clock
 from gpuplane.core.forecast.estimates import (
-    Durations,
     Forecast,
     ForecastLimits,
-    Quantile,
     StartEstimate,
-    fallback_durations,
+    durations_of,
     weakest,
 )
 from gpuplane.core.ids import JobId
+from gpuplane.core.prediction.durations import Quantile
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.workload import Workload
 
-NO_HISTORY: Mapping[JobId, Durations] = MappingProxyType({})
 DEFAULT_LIMITS = ForecastLimits()
 
 
@@ -32,7 +29,6 @@ def forecast(
     policy: Policy,
     now: int,
     seed: int,
-    durations: Mapping[JobId, Durations] = NO_HISTORY,
     limits: ForecastLimits = DEFAULT_LIMITS,
 ) -> Forecast:
     """Return when each pending workload is expected to start and end.
@@ -44,11 +40,9 @@ def forecast(
         policy: The scheduler's policy.
         now: The instant of the forecast, in ms since the epoch.
         seed: As for `decide`.
-        durations: Quantiles by job where history knows them; others fall back on what the job
-            states, then on the policy's default.
         limits: Bounds; what does not start within them has no estimate.
     """
-    return _forecast(snapshot, policy, now, seed, durations, limits, None)
+    return _forecast(snapshot, policy, now, seed, limits, None)
 
 
 def earliest_start(
@@ -57,7 +51,6 @@ def earliest_start(
     policy: Policy,
     now: int,
     seed: int,
-    durations: Mapping[JobId, Durations] = NO_HISTORY,
     limits: ForecastLimits = DEFAULT_LIMITS,
 ) -> StartEstimate | None:
     """Return when a workload that is not submitted yet would start, or None if not in bounds.
@@ -66,7 +59,7 @@ def earliest_start(
     """
     others = tuple(each for each in snapshot.pending if each.job_id != workload.job_id)
     asked = replace(snapshot, pending=(*others, workload))
-    found = _forecast(asked, policy, now, seed, durations, limits, workload.job_id)
+    found = _forecast(asked, policy, now, seed, limits, workload.job_id)
     return found.estimates.get(workload.job_id)
 
 
@@ -75,13 +68,12 @@ def _forecast(
     policy: Policy,
     now: int,
     seed: int,
-    durations: Mapping[JobId, Durations],
     limits: ForecastLimits,
     until: JobId | None,
 ) -> Forecast:
     first = decide(snapshot, policy, now, seed)
     runs = {
-        quantile: run_clock(snapshot, policy, now, seed, durations, quantile, first, limits, until)
+        quantile: run_clock(snapshot, policy, now, seed, quantile, first, limits, until)
         for quantile in Quantile
     }
     estimates = {}
@@ -90,7 +82,7 @@ def _forecast(
         for workload in (*snapshot.pending, *(each.workload for each in snapshot.running))
     }
     for workload in snapshot.pending:
-        estimate = _combine(workload, runs, known, durations, policy)
+        estimate = _combine(workload, runs, known, policy)
         if estimate is not None:
             estimates[workload.job_id] = estimate
     return Forecast(
@@ -104,7 +96,6 @@ def _combine(
     workload: Workload,
     runs: Mapping[Quantile, Run],
     known: Mapping[JobId, Workload],
-    durations: Mapping[JobId, Durations],
     policy: Policy,
 ) -> StartEstimate | None:
     """Return the estimate of one workload, None when it does not start in the median run."""
@@ -113,14 +104,12 @@ def _combine(
     if start is None:
         return None
 
-    def durations_of(one: Workload) -> Durations:
-        return durations.get(one.job_id) or fallback_durations(one, policy.default_duration_s)
-
-    own = durations_of(workload)
+    default_s = policy.default_duration_s
+    own = durations_of(workload, default_s)
     basis = own.basis
     before = runs[Quantile.MEDIAN].waited_for.get(workload.job_id)
     if before is not None and before in known:
-        basis = weakest(basis, durations_of(known[before]).basis)
+        basis = weakest(basis, durations_of(known[before], default_s).basis)
     # With other durations the order of starts may turn over: a bound is never inside out.
     found = [each for each in starts.values() if each is not None]
     low, high = min(found), max(found)

@@ -168,6 +168,10 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
         # Prices closer than one point of a hundred are still prices; then the fragment decides.
         fragments = _blend_data(context, where, resource_score(context, where))
         scores = (context.price_step[where] << 7) + fragments
+    if context.hint is not None:
+        bound = context.policy.hint_points
+        points = compute_hint_points(context.hint, context.need, fleet, where, bound)
+        scores = np.maximum(scores + points, 0)
     if context.need.wants_gpus or context.need.is_mig:
         return np.asarray(scores << _TIE_BITS)
     busy = (1 << _TIE_BITS) - 1 - _idle_milli(fleet, where)

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuplane.core.forecast.estimates import (
-    Basis,
-    Durations,
-    ForecastLimits,
-    Quantile,
-    expected_end,
-    fallback_durations,
-)
+from gpuplane.core.forecast.estimates import ForecastLimits, durations_of, expected_end
 from gpuplane.core.forecast.forecasting import earliest_start, forecast
+from gpuplane.core.prediction.durations import Basis, Durations, Quantile
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.workloads import Priority, TimeWindow
@@ -25,9 +19,9 @@ def lasting(name: str, hours: int, gpus: int = 8) -> WorkloadBuilder:
     return a_workload(name).gpus(gpus).having(estimated_duration_s=hours * 3600)
 
 
-def exactly(builder: WorkloadBuilder, hours: float) -> dict[object, Durations]:
+def exactly(hours: float) -> Durations:
     seconds = round(hours * 3600)
-    return {builder.build().job_id: Durations(seconds, seconds, seconds, Basis.HISTORY)}
+    return Durations(seconds, seconds, seconds, Basis.HISTORY)
 
 
 def a_busy_world(hours: int, *pending: WorkloadBuilder) -> World:
@@ -70,11 +64,11 @@ def test_the_interval_spans_short_and_long_durations() -> None:
 
 
 def test_history_makes_the_estimate_sharp() -> None:
-    waiting = lasting("w", 5)
+    waiting = a_workload("w").gpus(8).having(learned=exactly(2))
     world = a_busy_world(4, waiting)
-    history = exactly(a_workload("busy"), 1) | exactly(waiting, 2)
-    world.running = [replace(each, expected_end=None) for each in world.running]
-    found = forecast(world.snapshot(), Policy(), NOW, 1, history)  # type: ignore[arg-type]  # keys are ids
+    busy = a_workload("busy").gpus(8).having(learned=exactly(1)).build()
+    world.running = [replace(each, workload=busy, expected_end=None) for each in world.running]
+    found = forecast(world.snapshot(), Policy(), NOW, 1)
     estimate = found.estimates[waiting.build().job_id]
     assert estimate.low == estimate.start == estimate.high == NOW + HOUR
     assert estimate.end == NOW + 3 * HOUR
@@ -145,16 +139,16 @@ def test_a_forecast_leaves_the_snapshot_as_it_was() -> None:
 
 
 def test_without_history_the_stated_number_decides_how_wide_the_interval_is() -> None:
-    stated = fallback_durations(lasting("w", 2).build(), 60)
+    stated = durations_of(lasting("w", 2).build(), 60)
     assert (stated.low_s, stated.median_s, stated.high_s) == (3600, 7200, 10_800)
-    capped = fallback_durations(a_workload().having(max_duration_s=1000).build(), 60)
+    capped = durations_of(a_workload().having(max_duration_s=1000).build(), 60)
     assert (capped.low_s, capped.high_s, capped.basis) == (100, 1000, Basis.MAXIMUM)
-    unknown = fallback_durations(a_workload().build(), 60)
+    unknown = durations_of(a_workload().build(), 60)
     assert (unknown.median_s, unknown.basis) == (60, Basis.DEFAULT)
 
 
 def test_late_work_is_taken_to_last_a_tenth_longer_than_it_has() -> None:
     world = a_busy_world(1)
     late = replace(world.running[0], started_at=NOW - 10 * HOUR)
-    durations = fallback_durations(late.workload, 60)
+    durations = durations_of(late.workload, 60)
     assert expected_end(late, durations, Quantile.MEDIAN, NOW) == NOW + HOUR

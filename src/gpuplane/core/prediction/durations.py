@@ -1,0 +1,91 @@
+"""How long work takes: three quantiles and what they rest on.
+
+Owns the one order in which a duration is believed: what the user stated, what similar work took,
+the time after which it is stopped, a default. Forecast, cost and placement all ask here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Basis(StrEnum):
+    """What a duration rests on, best first."""
+
+    HISTORY = "history"
+    """Quantiles of similar jobs that ended."""
+    ESTIMATE = "estimate"
+    """What the user stated."""
+    MAXIMUM = "maximum"
+    """Only the time after which it is stopped is known."""
+    DEFAULT = "default"
+    """Nothing is known of it."""
+
+
+class Quantile(StrEnum):
+    """Which duration a run of the clock takes for everyone."""
+
+    LOW = "low"
+    MEDIAN = "median"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long one workload runs: tenth percentile, median, ninetieth percentile."""
+
+    low_s: int
+    median_s: int
+    high_s: int
+    basis: Basis
+
+    def at(self, quantile: Quantile) -> int:
+        """Return the duration at a quantile, in seconds, at least 1."""
+        value = {
+            Quantile.LOW: self.low_s,
+            Quantile.MEDIAN: self.median_s,
+            Quantile.HIGH: self.high_s,
+        }[quantile]
+        return max(1, value)
+
+
+# Where only one number is known the interval is wide on purpose: users' estimates are bounds more
+# often than guesses (Mu'alem and Feitelson, IEEE TPDS 2001, found most jobs end well before them).
+_ESTIMATE_SHARES = (0.5, 1.0, 1.5)
+_MAXIMUM_SHARES = (0.1, 0.5, 1.0)
+_DEFAULT_SHARES = (0.25, 1.0, 4.0)
+
+
+def choose_durations(
+    estimated_s: int | None, learned: Durations | None, maximum_s: int | None, default_s: int
+) -> Durations:
+    """Return the durations to count on, by the best of what is known.
+
+    What a user states comes first: only they know that this run differs from those before it.
+
+    Args:
+        estimated_s: What the user stated.
+        learned: What similar work took, if enough of it ended.
+        maximum_s: After which it is stopped: nothing runs longer than that.
+        default_s: Taken when nothing is known.
+    """
+    if estimated_s is not None:
+        return _spread(estimated_s, _ESTIMATE_SHARES, Basis.ESTIMATE)
+    if learned is not None:
+        return learned if maximum_s is None else _cap(learned, maximum_s)
+    if maximum_s is not None:
+        return _spread(maximum_s, _MAXIMUM_SHARES, Basis.MAXIMUM)
+    return _spread(default_s, _DEFAULT_SHARES, Basis.DEFAULT)
+
+
+def _spread(known_s: int, shares: tuple[float, float, float], basis: Basis) -> Durations:
+    low, median, high = (round(known_s * share) for share in shares)
+    return Durations(low, median, high, basis)
+
+
+def _cap(learned: Durations, maximum_s: int) -> Durations:
+    return Durations(
+        min(learned.low_s, maximum_s),
+        min(learned.median_s, maximum_s),
+        min(learned.high_s, maximum_s),
+        learned.basis,
+    )

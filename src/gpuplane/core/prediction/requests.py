@@ -1,0 +1,123 @@
+"""What is asked of a job, as far as class and prediction look at it, and the words in it.
+
+Owns the facts of a request; never the job's state and never a value of its environment.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuplane.core.workloads import JobSpec, JobType
+
+MAX_TEXT = 4_000
+"""Characters of a command that are read: what names the work stands at its beginning."""
+
+_WORD = re.compile(r"[a-z0-9]+")
+_SEPARATOR = re.compile(r"[^a-z0-9]+")
+_HEX = re.compile(r"(?=.*[0-9])(?=.*[a-f])[0-9a-f]{6,}")
+_TAIL = re.compile(r"(?<=[a-z])[0-9]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a job asks, as far as it tells what kind of work it is.
+
+    Args:
+        tenant, project, user: Stable ids as text.
+        simulated: It runs on a simulated cluster, whose durations are made up: it learns from and
+            teaches only its like.
+        stem: The name without what changes from run to run.
+        words: Words of command, image and name, lower case.
+        command: The command as given.
+        model: Canonical GPU model asked for, or empty for any.
+        gpu_count: GPUs of all replicas together.
+        gpu_milli: Share of each GPU.
+        is_array: It is one of many that differ in a number only.
+        labels: The job's labels.
+    """
+
+    tenant: str
+    project: str
+    user: str
+    simulated: bool
+    stem: str
+    job_type: JobType
+    words: frozenset[str]
+    command: tuple[str, ...] = ()
+    model: str = ""
+    gpu_count: int = 0
+    gpu_milli: int = 1000
+    replicas: int = 1
+    gang: bool = True
+    is_array: bool = False
+    has_port: bool = False
+    has_health: bool = False
+    writes_checkpoints: bool = False
+    has_deadline: bool = False
+    estimated_duration_s: int | None = None
+    labels: tuple[tuple[str, str], ...] = field(default=())
+
+
+def facts_of(
+    spec: JobSpec,
+    *,
+    tenant: str,
+    project: str,
+    user: str,
+    simulated: bool,
+    is_array: bool,
+    labels: dict[str, str],
+) -> RequestFacts:
+    """Return the facts of a specification and of who asks."""
+    run, asked = spec.execution, spec.resources
+    return RequestFacts(
+        tenant=tenant,
+        project=project,
+        user=user,
+        simulated=simulated,
+        stem=stem_of(spec.name),
+        job_type=spec.job_type,
+        words=words_of((spec.name, run.image, *run.command)),
+        command=run.command,
+        model=asked.gpu_model or "",
+        gpu_count=asked.gpu_count * spec.replicas.count,
+        gpu_milli=asked.gpu_milli,
+        replicas=spec.replicas.count,
+        gang=spec.replicas.gang,
+        is_array=is_array,
+        has_port=run.port is not None,
+        has_health=run.health is not None,
+        writes_checkpoints=spec.checkpoint is not None and spec.checkpoint.enabled,
+        has_deadline=spec.deadline is not None,
+        estimated_duration_s=spec.estimated_duration_s,
+        labels=tuple(sorted(labels.items())),
+    )
+
+
+def words_of(texts: Sequence[str]) -> frozenset[str]:
+    """Return the words of some texts, and every two neighbours joined by `-`.
+
+    The joined ones tell `fine-tune` from `fine` and `tune`, and `torch.distributed` from `torch`.
+    """
+    found: set[str] = set()
+    left = MAX_TEXT
+    for text in texts:
+        words = _WORD.findall(text[:left].lower())
+        found.update(words)
+        found.update(f"{first}-{second}" for first, second in itertools.pairwise(words))
+        left -= min(left, len(text))
+    return frozenset(found)
+
+
+def stem_of(name: str) -> str:
+    """Return a name without what changes from run to run: numbers, dates, hashes, seeds.
+
+    `train-llama-7b-2026-11-20-seed3` and `train-llama-7b-2026-11-21-seed4` are the same work.
+    """
+    kept = []
+    for part in _SEPARATOR.split(name.lower()):
+        if not part or part.isdigit() or _HEX.fullmatch(part):
+            continue
+        kept.append(_TAIL.sub("", part))
+    return "-".join(kept) or name.lower()

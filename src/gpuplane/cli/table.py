@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 _AT = "gpuplane.cli.commands"
-START, WORK, LOOK, NOUNS = "Start", "Jobs", "See", "Things"
+START, WORK, LOOK, NOUNS, OFFLINE = "Start", "Jobs", "See", "Things", "Offline"
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry(f"{_AT}.demo:demo", "Fill the simulated cluster with a lively backlog.", START),
@@ -57,6 +57,7 @@ COMMANDS: dict[str, Entry] = {
     "prices": Entry(f"{_AT}.prices:prices", "The price book.", NOUNS),
     "reservations": Entry(f"{_AT}.reservations:reservations", "GPUs set aside.", NOUNS),
     "webhooks": Entry(f"{_AT}.webhooks:webhooks", "Outgoing webhooks.", NOUNS),
+    "simulate": Entry(f"{_AT}.simulate:simulate", "Try a policy on a trace of jobs.", OFFLINE),
 }  # fmt: skip
 
 USAGE = "Usage: gpuplane [OPTIONS] COMMAND [ARGS]..."

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplane.backends.interface import AttemptRef, BackendError
+from gpuplane.backends.interface import AttemptRef, BackendError, Phase
 from gpuplane.core.reasons import Word
-from tests.integration.local.conftest import Machine, until_dead
+from tests.integration.local.conftest import Machine, is_alive, until_dead
 from tests.waiting import wait_until_async
 
 
@@ -81,10 +81,13 @@ async def test_a_command_whose_caller_is_gone_is_ended(local: Machine) -> None:
     asked = asyncio.ensure_future(sh(local, ref, "echo $$ >pid.tmp; mv pid.tmp pid; sleep 600"))
     file = local.folder(ref).replica(0) / "work" / "pid"
     await wait_until_async(file.exists, "the command runs")
+    pid = int(file.read_text())
+    assert is_alive(pid)
     asked.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asked
-    await until_dead(int(file.read_text()))
+    await until_dead(pid)
+    assert (await local.seen(ref)).phase == Phase.RUNNING, "the replica itself goes on"
 
 
 async def test_a_command_ends_with_its_replica(local: Machine) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.backends.interface import AttemptPlan, BackendError
+from gpuplane.backends.interface import AttemptPlan, BackendError, Phase, ReplicaObservation
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import Mount
@@ -191,10 +191,13 @@ async def test_progress_is_seen_while_the_job_runs(local: Machine) -> None:
     plan = await local.start("echo 0.25 >>$GPUPLANE_PROGRESS; echo up; sleep 600")
     await local.until_printed(plan.ref, "up")
 
-    async def progress() -> bool:
-        return (await local.seen(plan.ref)).progress_ratio == 0.25
+    async def told() -> ReplicaObservation | None:
+        replica = await local.seen(plan.ref)
+        return None if replica.progress_ratio is None else replica
 
-    await wait_until_async(progress, "the progress is seen")
+    replica = await wait_until_async(told, "the progress is seen")
+    assert replica is not None
+    assert (replica.phase, replica.progress_ratio) == (Phase.RUNNING, 0.25)
 
 
 async def test_a_malformed_report_is_a_sentence_and_no_failure(local: Machine) -> None:

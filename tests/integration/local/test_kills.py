@@ -17,7 +17,7 @@ from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.backends.local.supervisor import records
 from gpuplane.core.reasons import Word
 from tests.contract.builders import a_plan
-from tests.integration.local.conftest import Machine, until_dead
+from tests.integration.local.conftest import Machine, is_alive, until_dead
 from tests.waiting import wait_until_async
 
 FAMILY = """
@@ -65,8 +65,10 @@ async def test_a_daemon_without_environment_does_not_outlive_a_killed_supervisor
     )
     await local.until_printed(plan.ref, "up")
     pid = int((local.folder(plan.ref).replica(0) / "pids").read_text())
+    assert is_alive(pid)
     os.kill(local.state(plan.ref)["supervisor_pid"], signal.SIGKILL)
-    await local.end_of(plan.ref)
+    replica = await local.end_of(plan.ref)
+    assert replica.reason == Word.SUPERVISOR_LOST
     await until_dead(pid)
 
 

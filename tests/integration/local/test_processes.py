@@ -223,10 +223,18 @@ async def test_what_a_job_leaves_behind_ends_with_it(local: Machine) -> None:
 
 
 async def test_a_double_fork_does_not_escape(local: Machine) -> None:
-    script = "(setsid sh -c '(env -i sleep 600 & echo $! >../pid) &' &) ; sleep 0.2; exit 0"
+    script = (
+        "(setsid sh -c '(env -i sleep 600 & echo $! >../pid) &' &); "
+        "while [ ! -s ../pid ]; do sleep 0.01; done; echo up; "
+        "while [ ! -e ../go ]; do sleep 0.01; done; exit 0"
+    )
     plan = await local.start(script)
-    await local.end_of(plan.ref)
-    pid = int((local.folder(plan.ref).replica(0) / "pid").read_text())
+    await local.until_printed(plan.ref, "up")
+    folder = local.folder(plan.ref).replica(0)
+    pid = int((folder / "pid").read_text())
+    assert is_alive(pid)
+    (folder / "go").touch()
+    assert (await local.end_of(plan.ref)).reason == Word.COMPLETED
     await until_dead(pid)
 
 

@@ -142,10 +142,13 @@ async def test_a_service_that_ends_well_starts_again_when_always_is_asked(local:
     await quick_restarts(local)
     plan = await local.start("exit 0", restart=RestartPolicy.ALWAYS)
 
-    async def restarted() -> bool:
-        return (await local.seen(plan.ref)).restart_count >= 2
+    async def restarted() -> ReplicaObservation | None:
+        replica = await local.seen(plan.ref)
+        return replica if replica.restart_count >= 2 else None
 
-    await wait_until_async(restarted, "it started three times")
+    replica = await wait_until_async(restarted, "it started three times")
+    assert replica is not None
+    assert replica.phase in (Phase.STARTING, Phase.RUNNING)
 
 
 async def test_a_command_that_is_not_there_is_not_tried_again(local: Machine) -> None:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuplane.backends.local.supervisor.loop import Supervisor
+    from gpuplane.backends.local.supervisor.owner import Watcher
 
 _REPORT_BYTES = 65_536
 
@@ -29,7 +29,7 @@ class Aside:
     """
 
     def __init__(
-        self, owner: Supervisor, work: Callable[[], str], done: Callable[[str], None]
+        self, owner: Watcher, work: Callable[[], str], done: Callable[[str], None]
     ) -> None:
         self._owner = owner
         self._done = done

@@ -17,8 +17,7 @@ from gpuplane.backends.local.supervisor.process import Started, explain_failure,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuplane.backends.local.supervisor.loop import Supervisor
-    from gpuplane.backends.local.supervisor.replica import Replica
+    from gpuplane.backends.local.supervisor.owner import Owner, Ranked
 
 SOCKET = "commands"
 REQUEST_BYTES = 131_072
@@ -29,7 +28,7 @@ _WAITING_CALLERS = 16
 class CommandServer:
     """Listens in the attempt's folder; the folder's mode keeps other users out."""
 
-    def __init__(self, owner: Supervisor) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._running: dict[int, _Command] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,7 +82,7 @@ class CommandServer:
                 os.close(handle)
 
     def _start(
-        self, caller: socket.socket, replica: Replica, words: list[str], handles: list[int]
+        self, caller: socket.socket, replica: Ranked, words: list[str], handles: list[int]
     ) -> None:
         stdin, stdout, stderr = handles
         folder = self._owner.folder_of(replica)
@@ -94,7 +93,7 @@ class CommandServer:
         process.release()
         self._owner.watch(caller.fileno(), command.caller_left)
 
-    def _replica(self, rank: object) -> Replica | None:
+    def _replica(self, rank: object) -> Ranked | None:
         for replica in self._owner.replicas:
             if replica.rank == rank and replica.is_running:
                 return replica
@@ -104,7 +103,7 @@ class CommandServer:
 class _Command:
     def __init__(
         self,
-        owner: Supervisor,
+        owner: Owner,
         caller: socket.socket,
         process: Started,
         words: list[str],

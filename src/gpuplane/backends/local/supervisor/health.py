@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuplane.backends.local.supervisor.loop import Supervisor
+    from gpuplane.backends.local.supervisor.owner import Watcher
 
 _HOST = "127.0.0.1"
 _STATUS_BYTES = 512
@@ -33,7 +33,7 @@ class HealthProbe:
 
     def __init__(
         self,
-        owner: Supervisor,
+        owner: Watcher,
         settings: dict[str, float | int | str],
         report: Callable[[str, str], None],
     ) -> None:

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuplane.backends.local.supervisor.owner import Ranked
     from gpuplane.backends.local.supervisor.plan import Plan
 
 _TICK_LIMIT_S = 60.0
@@ -77,11 +78,11 @@ class Supervisor:
     def is_watched(self, handle: int) -> bool:
         return handle in self._handlers
 
-    def folder_of(self, replica: Replica) -> str:
+    def folder_of(self, replica: Ranked) -> str:
         """Return where a replica's process starts."""
         return os.path.normpath(f"{replica.task.folder}/work/{self.plan.working_dir}")
 
-    def cgroup_of(self, replica: Replica) -> str:
+    def cgroup_of(self, replica: Ranked) -> str:
         """Return the replica's cgroup, or "" where there is none."""
         return self._cgroups.get(replica.rank, "")
 
@@ -102,6 +103,8 @@ class Supervisor:
                 self._time_out()
             for replica in self.replicas:
                 replica.tick(now)
+                if replica.is_due_to_start(now):
+                    self.start(replica)
                 replica.settle()
             if self.dirty and not self._is_over():
                 # The last end is written with the rest of it, when artifacts are collected.

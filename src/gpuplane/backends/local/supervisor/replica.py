@@ -18,7 +18,7 @@ from gpuplane.backends.local.supervisor.process import Started, explain_failure,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuplane.backends.local.supervisor.loop import Supervisor
+    from gpuplane.backends.local.supervisor.owner import Owner
     from gpuplane.backends.local.supervisor.plan import ReplicaTask
 
 READ_BYTES = 1 << 18
@@ -31,7 +31,7 @@ _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 class Replica:
     """The life of one rank, over all its restarts within the attempt."""
 
-    def __init__(self, owner: Supervisor, task: ReplicaTask) -> None:
+    def __init__(self, owner: Owner, task: ReplicaTask) -> None:
         self.owner = owner
         self.task = task
         self.rank = task.rank
@@ -217,10 +217,12 @@ class Replica:
         if self.kill_at is not None and now >= self.kill_at and not self.is_over:
             self._kill()
             self.kill_at = now + 1.0
-        if self.start_at is not None and now >= self.start_at:
-            self.owner.start(self)
         if self.probe is not None and self.phase == words.RUNNING:
             self.probe.tick(now)
+
+    def is_due_to_start(self, now: float) -> bool:
+        """Tell whether its pause before another start is over."""
+        return self.start_at is not None and now >= self.start_at
 
     def next_due(self) -> float | None:
         """Return the monotonic time of the next thing to do."""

@@ -147,6 +147,9 @@ class WebhookLoop:
 
     async def _address(self, target: service.Target) -> str:
         """Return the first address of a host, if every one of its addresses may be called."""
+        reason = service.target_refusal(target, self._policy.allowed_hosts)
+        if reason is not None:
+            raise Refused(f"Not sent: {reason}.")
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)

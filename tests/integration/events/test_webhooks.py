@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,12 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.events import service
-from gpuplane.domains.events.rules import address_refusal, compute_next_try, parse_target
+from gpuplane.domains.events.rules import (
+    address_refusal,
+    compute_next_try,
+    literal_address,
+    parse_target,
+)
 from gpuplane.domains.events.service import NewEvent, WebhookPolicy
 from gpuplane.kit.access import Role
 from gpuplane.kit.sealing import SealingKeys
@@ -281,6 +287,21 @@ async def test_a_tenant_has_a_limit_of_webhooks(hooked: Server, receiver: Receiv
         "http://[::ffff:10.0.0.1]/",
         "http://169.254.169.254/latest/meta-data",
         "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0x7f.1/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://0/",
+        "http://127.0.0.1./",
+        "http://localhost/",
+        "http://any.localhost/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:7f00:1]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[2002:7f00:1::]/",
+        "http://[fe80::1%25eth0]/",
+        "http://127%2e0.0.1/",
+        "http://999.1.1.1/",
         "http://user:password@example.com/",
         "ftp://example.com/x",
         "file:///etc/passwd",
@@ -298,8 +319,10 @@ async def test_a_name_that_leads_inside_is_refused_when_sending(
     database_url: str, sealing_keys: SealingKeys, receiver: Receiver
 ) -> None:
     strict = WebhookPolicy(tries=1)
+    # Allowed when it was made, as a name is whose address has changed since.
+    lax = WebhookPolicy(allowed_hosts=("0x7f.1",))
     async with (
-        running_server(database_url, sealing_keys, ports={"webhook_policy": strict}) as server,
+        running_server(database_url, sealing_keys, ports={"webhook_policy": lax}) as server,
         httpx2.AsyncClient(trust_env=False) as client,
     ):
         loop = WebhookLoop(
@@ -312,7 +335,6 @@ async def test_a_name_that_leads_inside_is_refused_when_sending(
             lambda: 0.5,
         )
         port = receiver.url.rsplit(":", 1)[1].split("/")[0]
-        # 0x7f.1 is a way to write 127.0.0.1 that only the resolver understands.
         made = await make_hook(server, Receiver(url=f"http://0x7f.1:{port}/hook"), kinds=["job.*"])
         await happen(server, "job.completed")
         await run(loop)
@@ -328,6 +350,28 @@ def test_addresses_inside_are_known_whatever_their_form() -> None:
     for inside in ("::ffff:127.0.0.1", "fe80::1", "fd00::1", "100.64.0.1", "224.0.0.1"):
         assert address_refusal("host", inside, ())
     assert address_refusal("host", "93.184.216.34", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("0x7f000001", "127.0.0.1"),
+        ("0X7F.0.0.1".lower(), "127.0.0.1"),
+        ("017700000001", "127.0.0.1"),
+        ("10.1", "10.0.0.1"),
+        ("10.1.258", "10.1.1.2"),
+        ("8.8.8.8", "8.8.8.8"),
+        ("256.0.0.1", "256.0.0.1"),
+        ("09.0.0.1", None),
+        ("example.com", None),
+        ("cafe", None),
+        ("1.example", None),
+    ],
+)
+def test_numbers_are_read_as_the_resolver_reads_them(host: str, address: str | None) -> None:
+    assert literal_address(host) == address
+    if address is not None and address != host:
+        assert socket.inet_ntoa(socket.inet_aton(host)) == address
 
 
 def test_the_operator_allows_hosts_suffixes_and_networks() -> None:

@@ -15,6 +15,7 @@ from gpuplane.domains.events.rules import (
     address_refusal,
     compute_next_try,
     parse_target,
+    target_refusal,
 )
 from gpuplane.domains.events.service.outbox import (
     RELAY,
@@ -96,5 +97,6 @@ __all__ = [
     "rewrap_webhooks",
     "secret_context",
     "store_results",
+    "target_refusal",
     "walk_histories",
 ]

@@ -16,8 +16,8 @@ from gpuplane.domains.events.rules import (
     Event,
     EventFilter,
     Webhook,
-    address_refusal,
     parse_target,
+    target_refusal,
     webhook_wants,
 )
 from gpuplane.domains.events.service.outbox import NewEvent, record
@@ -272,11 +272,7 @@ def _check_url(url: str, policy: WebhookPolicy) -> None:
             field="url",
             fix="Write http:// or https://, a host and a path, without user or password.",
         )
-    literal = target.host.replace(".", "").isdigit() or ":" in target.host
-    address = target.host if literal else "127.0.0.1" if target.host == "localhost" else None
-    reason = None
-    if address is not None:
-        reason = address_refusal(target.host, address, policy.allowed_hosts)
+    reason = target_refusal(target, policy.allowed_hosts)
     if reason is not None:
         raise WebhookRefused(
             f"Webhooks may not go there: {reason}.",

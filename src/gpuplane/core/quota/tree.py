@@ -26,6 +26,14 @@ from gpuplane.core.quota.verdicts import Outcome, QuotaVerdict
 Usage = Mapping[FlavorResource, int]
 """Amounts per flavor-resource, each at least 0."""
 
+Declared = tuple[
+    AdmissionMode,
+    tuple[ClusterQueueSpec, ...],
+    tuple[CohortSpec, ...],
+    tuple[LocalQueueSpec, ...],
+]
+"""Everything a tree was made from but usage, in a fixed order: equal trees answer alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaRow:
@@ -92,6 +100,12 @@ class QuotaTree:
         if problems:
             raise ValueError("; ".join(str(problem) for problem in problems[:3]))
         self.mode = mode
+        self.declared: Declared = (
+            mode,
+            tuple(sorted(queue_list, key=lambda spec: spec.name)),
+            tuple(sorted(cohort_list, key=lambda spec: spec.name)),
+            tuple(sorted(local_list, key=lambda spec: spec.key)),
+        )
         self._specs = {spec.name: spec for spec in queue_list}
         self._locals = {spec.key: spec for spec in local_list}
         self._queues: dict[str, Node] = {}

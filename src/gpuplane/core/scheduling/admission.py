@@ -78,7 +78,7 @@ class Admission:
         self._counted_doors = frozenset(
             key for key in tree.local_queues if tree.local_usage_of(key)
         )
-        self._models = frozenset(model for fleet in fleets for model in fleet.models)
+        self.models = frozenset(model for fleet in fleets for model in fleet.models)
 
     def knows(self, queue: str) -> bool:
         """Tell whether a ClusterQueue of this name exists."""
@@ -96,6 +96,10 @@ class Admission:
             return self.tree.get_local_spec(local_queue).cluster_queue == queue
         except ValueError:
             return False
+
+    def is_capped(self, local_queue: str | None) -> bool:
+        """Tell whether a LocalQueue has limits of its own on top of its ClusterQueue's quota."""
+        return local_queue is not None and bool(self.tree.get_local_spec(local_queue).limits)
 
     def find_counted_door(self, local_queue: str | None, queue: str) -> str | None:
         """Return the LocalQueue under which running work is counted, None if under none.
@@ -153,14 +157,6 @@ class Admission:
             if all(index < 0 for index in tried.values()):
                 return
 
-    def first_choice(self, workload: Workload) -> tuple[Usage, int]:
-        """Return what the workload would count first, and from how far up that quota comes."""
-        for answer in self.grants(workload, workload.replicas.count):
-            if isinstance(answer, Grant):
-                return answer.usage, answer.borrow_level
-            return answer.usage, 0
-        return {}, 0
-
     def flavor_nodes(self, flavors: tuple[str, ...], fleet_index: int) -> Bools | None:
         """Return the nodes that all these flavors stand for, None for every node."""
         both: Bools | None = None
@@ -208,7 +204,7 @@ class Admission:
         """Tell whether a flavor can have what the workload asks for at all."""
         wanted = workload.resources.gpu_model
         declared = self._flavors.get(flavor)
-        model = declared.gpu_model if declared else flavor if flavor in self._models else None
+        model = declared.gpu_model if declared else flavor if flavor in self.models else None
         if wanted is not None and model is not None and model != wanted:
             return False
         labels = declared.node_labels if declared else {}
@@ -223,7 +219,7 @@ class Admission:
 
     def _make_mask(self, flavor: str, fleet: Fleet) -> Bools | None:
         declared = self._flavors.get(flavor)
-        model = declared.gpu_model if declared else flavor if flavor in self._models else None
+        model = declared.gpu_model if declared else flavor if flavor in self.models else None
         labels = declared.node_labels if declared else {}
         if model is None and not labels:
             return None

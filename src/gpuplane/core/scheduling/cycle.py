@@ -5,37 +5,43 @@ It counts into the snapshot's fleets and quotas while it runs and undoes all of 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
-from gpuplane.core.ids import JobId
+from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
-from gpuplane.core.scheduling.gates import find_gate
+from gpuplane.core.scheduling.gates import find_gate, gate_group
 from gpuplane.core.scheduling.judge import Judge
-from gpuplane.core.scheduling.ordering import Entry, Turns, compute_entry
+from gpuplane.core.scheduling.memory import Memory
+from gpuplane.core.scheduling.ordering import Entry, Turns
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Trial
 
 
-def decide(snapshot: Snapshot, policy: Policy, now: int, seed: int) -> Decision:
+def decide(
+    snapshot: Snapshot, policy: Policy, now: int, seed: int, memory: Memory | None = None
+) -> Decision:
     """Return one verdict for every pending workload of the snapshot.
 
-    Pure: equal arguments give equal bytes, whatever the order of the workloads; the snapshot is
-    the same before and after.
+    Pure: equal arguments give equal bytes, whatever the order of the workloads and whatever the
+    memory has seen before; the snapshot is the same before and after.
 
     Args:
         snapshot: Pending and running workloads, fleets and quotas.
         policy: How to order, rank and preempt.
         now: The instant of the decision, in ms since the epoch.
         seed: Breaks ties of the policy `random`; kept for replay.
+        memory: What the cycle before this one left behind, to be used again; None for none.
 
     Raises:
         ValueError: If a workload is given twice.
     """
-    ids = Counter(workload.job_id for workload in snapshot.pending)
-    if len(ids) != len(snapshot.pending):
-        raise ValueError("a pending workload is given twice")
-    with Trial(snapshot, policy, now, seed) as trial:
-        verdicts = _run(trial, snapshot, policy, now)
+    memory = Memory() if memory is None else memory
+    try:
+        with Trial(snapshot, policy, now, seed, memory) as trial:
+            verdicts = _run(trial, snapshot, now)
+    except BaseException:
+        memory.forget()
+        raise
     return Decision(
         generation=snapshot.generation,
         now=now,
@@ -46,50 +52,86 @@ def decide(snapshot: Snapshot, policy: Policy, now: int, seed: int) -> Decision:
     )
 
 
-def _run(trial: Trial, snapshot: Snapshot, policy: Policy, now: int) -> tuple[Verdict, ...]:
-    verdicts: list[Verdict] = []
-    entries = []
-    for workload in sorted(snapshot.pending, key=lambda each: each.job_id.int):
-        gate = find_gate(workload, snapshot, trial.admission, now)
-        if gate is not None:
-            verdicts.append(Waiting(workload.job_id, workload.version, gate, (), 0))
-        else:
-            entries.append(compute_entry(workload, policy.boosts, now))
+def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[Verdict, ...]:
+    shut, queues = _open_gates(trial, snapshot, now)
     judge = Judge(trial)
-    considered = take_turns(trial, judge, entries)
-    waiting = judge.finish()
-    for job_id, verdict in considered.items():
-        verdicts.append(waiting[job_id] if verdict is None else verdict)
-    return tuple(verdicts)
+    take_turns(trial, judge, queues)
+    gated = [
+        Waiting(entry.workload.job_id, entry.workload.version, gate, (), 0) for entry, gate in shut
+    ]
+    gated.sort(key=lambda each: each.job_id.int)
+    return (*gated, *judge.finish())
 
 
-def take_turns(trial: Trial, judge: Judge, entries: Iterable[Entry]) -> dict[JobId, Verdict | None]:
-    """Consider every entry in its turn; return where each goes, None for those who wait.
+def _open_gates(
+    trial: Trial, snapshot: Snapshot, now: int
+) -> tuple[list[tuple[Entry, Reason]], Mapping[str, Sequence[Entry]]]:
+    """Return who is not considered and why, and the others by queue, best first."""
+    pool = trial.memory.pool
+    gates = {
+        group: find_gate(member, snapshot, trial.admission, now)
+        for group, member in pool.groups.items()
+    }
+    alone = {
+        key: find_gate(entry.workload, snapshot, trial.admission, now)
+        for key, entry in pool.alone.items()
+    }
+    queues = pool.list_queues()
+    if not any(gates.values()) and not any(alone.values()):
+        return [], queues
+    shut: list[tuple[Entry, Reason]] = []
+    opened: dict[str, list[Entry]] = {}
+    for name, entries in queues.items():
+        left = []
+        for entry in entries:
+            workload = entry.workload
+            key = id(workload)
+            gate = alone[key] if key in alone else gates[gate_group(workload)]
+            if gate is None:
+                left.append(entry)
+            else:
+                shut.append((entry, gate))
+        if left:
+            opened[name] = left
+    return shut, opened
+
+
+def take_turns(trial: Trial, judge: Judge, queues: Mapping[str, Sequence[Entry]]) -> None:
+    """Consider every entry in its turn.
 
     Those for whom others were stopped come first, earlier promises before later ones: the room
     was made for them.
+
+    Args:
+        trial: What is counted into.
+        judge: Who is asked.
+        queues: The entries by queue, best first.
     """
-    promised: list[tuple[int, tuple[int, int, str], Entry]] = []
-    others: list[Entry] = []
-    for entry in entries:
-        until = entry.workload.promised_until
-        if until is not None and until > trial.now:
-            promised.append((until, entry.key, entry))
-        else:
-            others.append(entry)
-    considered: dict[JobId, Verdict | None] = {}
-    for _, _, entry in sorted(promised, key=lambda each: each[:2]):
-        considered[entry.workload.job_id] = judge.consider(entry, len(considered))
-    turns = Turns(trial.admission.tree, others, trial.admission.first_choice)
-    while (turn := turns.next()) is not None:
-        considered[turn.workload.job_id] = judge.consider(turn, len(considered))
-    return considered
+    promised = [
+        (until, entry.key, entry)
+        for entries in queues.values()
+        for entry in entries
+        if (until := entry.workload.promised_until) is not None and until > trial.now
+    ]
+    if promised:
+        promised.sort(key=lambda each: each[:2])
+        first = [entry for _, _, entry in promised]
+        judge.consider_all(first)
+        taken = set(map(id, first))
+        queues = {
+            name: [entry for entry in entries if id(entry) not in taken]
+            for name, entries in queues.items()
+        }
+    turns = Turns(trial.admission.tree, queues, trial.first_choice, lambda: trial.changes)
+    judge.consider_all(turns)
 
 
 def _count(verdicts: tuple[Verdict, ...]) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for verdict in verdicts:
-        counts[type(verdict).__name__] += 1
-        if isinstance(verdict, Waiting):
-            counts[verdict.reason.word.value] += 1
+    for kind, count in Counter(map(type, verdicts)).items():
+        counts[kind.__name__] = count
+    reasons = [each.reason for each in verdicts if type(each) is Waiting]
+    by_id = {id(reason): reason for reason in reasons}
+    for key, count in Counter(map(id, reasons)).items():
+        counts[by_id[key].word.value] += count
     return dict(sorted(counts.items()))

@@ -3,6 +3,7 @@
 Owns what happens when a workload's turn comes and what its queue does after it was blocked.
 """
 
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.fleet.columns import Fleet, Take
@@ -12,6 +13,7 @@ from gpuplane.core.quota.specs import QueueingStrategy
 from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
+    NeedsRepartition,
     Placed,
     QuotaUse,
     ReplicaPlacement,
@@ -20,7 +22,10 @@ from gpuplane.core.scheduling.decisions import (
 )
 from gpuplane.core.scheduling.explain import explain_placement
 from gpuplane.core.scheduling.heads import HeadKeeper
-from gpuplane.core.scheduling.ordering import Entry
+from gpuplane.core.scheduling.hints import explain_hint
+from gpuplane.core.scheduling.ordering import Entry, describe_boosts
+from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.repartition import Recut, RepartitionSearch
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
 from gpuplane.core.scheduling.waiting import Blocked, Explainer
@@ -30,8 +35,12 @@ from gpuplane.core.scheduling.workload import Workload
 @dataclass(slots=True)
 class _QueueState:
     is_stopped: bool = False
-    refused: set[tuple[object, ...]] = field(default_factory=set)
-    hopeless: set[tuple[object, ...]] = field(default_factory=set)
+    refused: set[Hashable] = field(default_factory=set)
+    hopeless: set[Hashable] = field(default_factory=set)
+
+
+_Outcome = Placed | Blocked | Entry
+"""An entry by itself waits for the same reason as one of its queue and rank before it."""
 
 
 class Judge:
@@ -40,71 +49,147 @@ class Judge:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._victims = VictimSearch(trial)
+        self._cuts = RepartitionSearch(trial)
+        self._recuts: dict[JobId, Recut] = {}
         self._queues: dict[str, _QueueState] = {}
-        self._blocked: list[Blocked] = []
+        self._outcomes: list[_Outcome] = []
+        self._refused: set[Hashable] = set()
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
         self._heads = HeadKeeper(trial)
 
-    def consider(self, entry: Entry, position: int) -> Verdict | None:
-        """Return where the workload goes, None when it waits."""
+    def consider_all(self, entries: Iterable[Entry]) -> None:
+        """Consider entries in their turns: each is placed, or waits."""
+        outcomes, refused = self._outcomes, self._refused
+        for entry in entries:
+            if entry.rank in refused:
+                outcomes.append(entry)
+            else:
+                outcomes.append(self._consider(entry, len(outcomes)))
+
+    def _consider(self, entry: Entry, position: int) -> _Outcome:
         workload = entry.workload
         state = self._queues.setdefault(workload.queue, _QueueState())
         if state.is_stopped:
-            self._blocked.append(Blocked(entry, position, behind_head=True))
-            return None
-        kind = _kind(workload)
+            return entry
+        kind = entry.kind
         is_known = kind is not None and kind in state.refused
         refusal: QuotaRefusal | None = None
         if not is_known:
-            found = self._trial.find_place(workload)
+            found = self._find_place(entry)
             if isinstance(found, Found):
                 return self._place(entry, found, position)
             refusal = found
             if kind is not None:
                 # Room only shrinks within a cycle: what found none will find none.
                 state.refused.add(kind)
-        plan = self._find_plan(workload, kind, state)
-        if plan is not None:
-            self._promise(entry, plan, position)
-        else:
-            starts_at = None
-            if not is_known and not _is_final(refusal):
-                starts_at = self._heads.keep_place(workload)
-            self._blocked.append(Blocked(entry, position, starts_at=starts_at))
+        # Cutting a GPU anew loses nothing, so it goes before stopping anyone.
+        blocked: Blocked | None = None
+        if workload.resources.mig_profile is not None:
+            blocked = self._cut_for(entry, position)
+        if blocked is None:
+            plan = self._find_plan(entry, state)
+            if plan is not None:
+                blocked = self._promise(entry, plan, position)
+            else:
+                starts_at = None
+                if not is_known and not _is_final(refusal):
+                    starts_at = self._heads.keep_place(workload)
+                blocked = Blocked(entry, position, starts_at=starts_at)
+                if entry.rank is not None:
+                    self._refused.add(entry.rank)
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
             state.is_stopped = True
-        return None
+        return blocked
 
-    def finish(self) -> dict[JobId, Waiting | NeedsPreemption]:
-        """Return the verdicts of all who did not start."""
+    def _find_place(self, entry: Entry) -> Found | QuotaRefusal | None:
+        """Find and count a place; what the quotas refused at this usage is not asked again."""
+        trial, workload = self._trial, entry.workload
+        if needed_replicas(workload.replicas) == workload.replicas.count:
+            answer = trial.answers.first(entry, trial.changes)
+            if isinstance(answer, QuotaRefusal):
+                return answer
+        return trial.find_place(workload)
+
+    def finish(self) -> list[Verdict]:
+        """Return the verdicts of all who were considered, in the order of their turns."""
         explainer = Explainer(self._trial)
-        verdicts: dict[JobId, Waiting | NeedsPreemption] = {}
-        for blocked in self._blocked:
-            workload = blocked.entry.workload
-            waiting = explainer.explain(blocked)
-            verdicts[workload.job_id] = waiting
-            need = self._needs.get(workload.job_id)
-            if need is not None:
-                plan, placement = need
-                verdicts[workload.job_id] = NeedsPreemption(
-                    job_id=workload.job_id,
-                    version=workload.version,
-                    receipts=tuple(make_receipt(workload, each) for each in plan.victims),
-                    placement=placement,
-                    reason=waiting.reason,
-                    counts=waiting.counts,
-                    position=blocked.position,
-                )
+        stopped = {name for name, state in self._queues.items() if state.is_stopped}
+        verdicts: list[Verdict] = []
+        for position, outcome in enumerate(self._outcomes):
+            if type(outcome) is Entry:
+                waiting = outcome.waiting
+                is_behind = bool(stopped) and outcome.workload.queue in stopped
+                reason, counts = explainer.explain_alike(outcome, is_behind=is_behind)
+                if (
+                    waiting is None
+                    or waiting.position != position
+                    or waiting.reason is not reason
+                    or waiting.counts is not counts
+                ):
+                    workload = outcome.workload
+                    waiting = outcome.waiting = Waiting(
+                        workload.job_id, workload.version, reason, counts, position
+                    )
+                verdicts.append(waiting)
+            elif type(outcome) is Blocked:
+                verdicts.append(self._explain(explainer, outcome))
+            elif isinstance(outcome, Placed):
+                verdicts.append(outcome)
         return verdicts
 
-    def _find_plan(
-        self, workload: Workload, kind: tuple[object, ...] | None, state: _QueueState
-    ) -> Plan | None:
-        """Return a plan with victims; one search a class and priority that finds none is enough."""
-        rank = None if kind is None else (kind, workload.priority, workload.preempts_others)
-        if rank is not None and rank in state.hopeless:
+    def _explain(self, explainer: Explainer, blocked: Blocked) -> Verdict:
+        workload = blocked.entry.workload
+        waiting = explainer.explain(blocked)
+        recut = self._recuts.get(workload.job_id)
+        if recut is not None:
+            return NeedsRepartition(
+                job_id=workload.job_id,
+                version=workload.version,
+                cluster_id=recut.cluster_id,
+                changes=recut.changes,
+                reason=waiting.reason,
+                counts=waiting.counts,
+                position=blocked.position,
+            )
+        need = self._needs.get(workload.job_id)
+        if need is None:
+            return waiting
+        plan, placement = need
+        return NeedsPreemption(
+            job_id=workload.job_id,
+            version=workload.version,
+            receipts=tuple(make_receipt(workload, each) for each in plan.victims),
+            placement=placement,
+            reason=waiting.reason,
+            counts=waiting.counts,
+            position=blocked.position,
+        )
+
+    def _cut_for(self, entry: Entry, position: int) -> Blocked | None:
+        """Keep what GPUs cut anew give to a workload; None where no cut helps it."""
+        workload = entry.workload
+        underway = self._cuts.find_underway(workload)
+        if underway:
+            self._trial.changes += 1
+            self._cuts.keep(workload, underway)
+            return Blocked(entry, position, cut=underway, is_cutting=True)
+        plan = self._cuts.find_plan(workload)
+        if plan is None:
             return None
+        self._trial.changes += 1
+        self._cuts.promise(workload, plan)
+        self._recuts[workload.job_id] = plan
+        return Blocked(entry, position, cut=plan.changes)
+
+    def _find_plan(self, entry: Entry, state: _QueueState) -> Plan | None:
+        """Return a plan with victims; one search a kind and class that finds none is enough."""
+        workload = entry.workload
+        rank = None
+        if entry.kind is not None:
+            rank = (entry.kind, workload.priority, workload.preempts_others)
+            if rank in state.hopeless:
+                return None
         plan = self._victims.find_plan(workload)
         if plan is None and rank is not None:
             state.hopeless.add(rank)
@@ -112,23 +197,36 @@ class Judge:
 
     def _place(self, entry: Entry, found: Found, position: int) -> Placed:
         self._trial.note_started(entry.workload, found)
-        return self._make_placed(entry, found, position)
+        return self._make_placed(entry, found, position, self._explain_hint(entry.workload, found))
 
-    def _promise(self, entry: Entry, plan: Plan, position: int) -> None:
+    def _explain_hint(self, workload: Workload, found: Found) -> list[str]:
+        """Return what a prediction did to the score of a place that is counted now."""
+        if workload.hint is None:
+            return []
+        bench, bound = self._trial.benches[found.bench_index], self._trial.policy.hint_points
+        need = bench.row(workload).need
+        said = explain_hint(workload.hint, need, bench.fleet, found.spots.takes, bound)
+        return [] if said is None else [said]
+
+    def _promise(self, entry: Entry, plan: Plan, position: int) -> Blocked:
         workload = entry.workload
+        self._trial.changes += 1
         if plan.victims:
             self._needs[workload.job_id] = (plan, self._make_placed(entry, plan.found, position))
         self._victims.promise(workload, plan)
-        self._blocked.append(Blocked(entry, position, waits_for_stopping=not plan.victims))
+        return Blocked(entry, position, waits_for_stopping=not plan.victims)
 
     # Verdicts.
 
-    def _make_placed(self, entry: Entry, found: Found, position: int) -> Placed:
+    def _make_placed(
+        self, entry: Entry, found: Found, position: int, hints: Sequence[str] = ()
+    ) -> Placed:
         """Return the verdict for a place that was found."""
         workload = entry.workload
         fleet = self._trial.benches[found.bench_index].fleet
         notes = [f"Place {position + 1} in the order, priority {workload.priority.value}."]
-        notes += entry.boosts
+        notes += describe_boosts(workload, self._trial.policy.boosts, self._trial.now)
+        notes += hints
         return Placed(
             job_id=workload.job_id,
             version=workload.version,
@@ -149,22 +247,6 @@ class Judge:
 
 def _is_final(refusal: QuotaRefusal | None) -> bool:
     return refusal is not None and refusal.is_final
-
-
-def _kind(workload: Workload) -> tuple[object, ...] | None:
-    """Return what makes two workloads of a queue equal for `find_place`, None if nothing."""
-    placement = workload.placement
-    if placement.co_locate_with or placement.separate_from:
-        return None
-    return (
-        workload.class_key,
-        workload.local_queue,
-        workload.replicas,
-        placement.spreading,
-        workload.clusters,
-        workload.estimated_duration_s,
-        workload.max_duration_s,
-    )
 
 
 def _replica(fleet: Fleet, take: Take, rank: int) -> ReplicaPlacement:

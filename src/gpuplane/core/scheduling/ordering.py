@@ -5,13 +5,17 @@ counts what it placed; Kueue's own order across queues comes from `core.quota.or
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuplane.core.amounts import MS_PER_S
+from gpuplane.core.fleet.columns import NEVER
 from gpuplane.core.quota.ordering import FairOrder, Head
 from gpuplane.core.quota.specs import AdmissionMode, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
+from gpuplane.core.scheduling.decisions import Waiting
+from gpuplane.core.scheduling.kinds import kind_of, rank_of
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
@@ -19,55 +23,81 @@ from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 BOOST_UNIT = 1000
 """Effective priorities are class values times this, so that boosts have room between classes."""
 
+Key = tuple[int, int, str]
+"""Less of the effective priority, instant of queueing, id: smaller goes first."""
+
 _BY_VALUE = sorted(PRIORITY_VALUES.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """A pending workload with its place in its queue.
 
     Attributes:
         effective: Effective priority in `BOOST_UNIT`ths of a class value.
-        boosts: One sentence for each boost that acts.
+        key: Orders the entries of a queue, best first.
+        due: From when on `effective` may be another one, in ms.
+        kind: What makes two workloads of a queue equal for a place, None when nothing does.
+        rank: Queue, kind and class: who shares it is refused whatever the other was refused.
+        waiting: The verdict it got last, given again when nothing in it has changed.
     """
 
     workload: Workload
     effective: int
-    boosts: tuple[str, ...]
-    key: tuple[int, int, str]
+    key: Key
+    due: int
+    kind: Hashable | None = None
+    rank: Hashable | None = None
+    waiting: Waiting | None = None
 
 
 def compute_entry(workload: Workload, boosts: Boosts, now: int) -> Entry:
-    """Return the workload with its effective priority and why it is what it is.
+    """Return the workload with its effective priority.
 
     A boost lifts at most to the value of the next class, and never to CRITICAL: then age decides
-    among equals, so waiting work moves on, and the order of classes stays what people expect.
+    among equals, so waiting work moves on, and the order of classes stays what people expect. It
+    grows in whole percents of the way, so that an order holds until somebody's next step is due.
     """
-    notes: list[str] = []
-    base = workload.priority
-    inherited = workload.inherited_priority
-    if inherited is not None and PRIORITY_VALUES[inherited] > PRIORITY_VALUES[base]:
-        base = inherited
-        notes.append(f"Counts as {base.value}: a {base.value} job waits for it.")
-    value = PRIORITY_VALUES[base]
+    value = PRIORITY_VALUES[_base_class(workload)]
     gap = _room_above(value)
     effective = value * BOOST_UNIT
+    due = NEVER
     if gap:
-        starved = _starvation_ratio(workload, boosts, now)
-        urgent = _deadline_ratio(workload, boosts, now)
-        if starved > 0:
-            target = boosts.wait_target_s[workload.priority]
-            notes.append(
-                f"Waits {(now - workload.queued_at) // MS_PER_S} s, its class's target is "
-                f"{target} s: {round(100 * starved)} % of the way to the next class."
-            )
-        if urgent > 0:
-            notes.append(
-                f"Its deadline nears: {round(100 * urgent)} % of the way to the next class."
-            )
-        effective += round(gap * max(starved, urgent))
+        percent, starved_due = _starvation_percent(workload, boosts, now)
+        part, deadline_due = _deadline_part(workload, boosts, now)
+        effective += max(gap * percent // 100, round(gap * part))
+        due = min(starved_due, deadline_due)
     key = (-effective, workload.queued_at, str(workload.job_id))
-    return Entry(workload, effective, tuple(notes), key)
+    kind = kind_of(workload)
+    return Entry(workload, effective, key, due, kind, rank_of(workload, kind))
+
+
+def describe_boosts(workload: Workload, boosts: Boosts, now: int) -> list[str]:
+    """Return one sentence for each boost that acts on the workload now."""
+    notes: list[str] = []
+    base = _base_class(workload)
+    if base is not workload.priority:
+        notes.append(f"Counts as {base.value}: a {base.value} job waits for it.")
+    if not _room_above(PRIORITY_VALUES[base]):
+        return notes
+    percent, _ = _starvation_percent(workload, boosts, now)
+    if percent:
+        target = boosts.wait_target_s[workload.priority]
+        notes.append(
+            f"Waits {(now - workload.queued_at) // MS_PER_S} s, its class's target is "
+            f"{target} s: {percent} % of the way to the next class."
+        )
+    part, _ = _deadline_part(workload, boosts, now)
+    if part > 0:
+        notes.append(f"Its deadline nears: {round(100 * part)} % of the way to the next class.")
+    return notes
+
+
+def _base_class(workload: Workload) -> Priority:
+    inherited = workload.inherited_priority
+    if inherited is None or PRIORITY_VALUES[inherited] <= PRIORITY_VALUES[workload.priority]:
+        return workload.priority
+    return inherited
 
 
 def _room_above(value: int) -> int:
@@ -81,83 +111,136 @@ def _room_above(value: int) -> int:
     return ceiling - value * BOOST_UNIT
 
 
-def _starvation_ratio(workload: Workload, boosts: Boosts, now: int) -> float:
+def _starvation_percent(workload: Workload, boosts: Boosts, now: int) -> tuple[int, int]:
+    """Return how far waiting has lifted it, in percent of the way, and when that changes next."""
     target = boosts.wait_target_s.get(workload.priority)
-    if not target or boosts.starved_ratio <= 0.5:
-        return 0.0
-    ratio = (now - workload.queued_at) / (target * MS_PER_S)
-    return min(1.0, max(0.0, (ratio - 0.5) / (boosts.starved_ratio - 0.5)))
+    span = round(1000 * boosts.starved_ratio) - 500
+    if not target or span <= 0:
+        return 0, NEVER
+    target_ms = target * MS_PER_S
+    waited = now - workload.queued_at
+    percent = (1000 * waited - 500 * target_ms) * 100 // (span * target_ms)
+    if percent >= 100:
+        return 100, NEVER
+    percent = max(0, percent)
+    next_wait = -(-(50_000 + (percent + 1) * span) * target_ms // 100_000)
+    return percent, workload.queued_at + next_wait
 
 
-def _deadline_ratio(workload: Workload, boosts: Boosts, now: int) -> float:
+def _deadline_part(workload: Workload, boosts: Boosts, now: int) -> tuple[float, int]:
+    """Return how far its deadline has lifted it, as part of the way, and when that changes."""
     if workload.deadline is None:
-        return 0.0
-    budget = workload.deadline - workload.submitted_at
-    used = 1.0 if budget <= 0 else (now - workload.submitted_at) / budget
-    return max((part for step, part in boosts.deadline_steps if used >= step), default=0.0)
+        return 0.0, NEVER
+    budget = max(0, workload.deadline - workload.submitted_at)
+    part, due = 0.0, NEVER
+    for step, lift in boosts.deadline_steps:
+        at = workload.submitted_at + math.ceil(step * budget)
+        if now >= at:
+            part = max(part, lift)
+        else:
+            due = min(due, at)
+    return part, due
 
 
-Request = Callable[[Workload], tuple[Mapping[FlavorResource, int], int]]
-"""For a workload: the flavors it would use first, and the borrowing level of that."""
+Request = Callable[[Entry], tuple[Mapping[FlavorResource, int], int]]
+"""For an entry: the flavors it would use first, and the borrowing level of that."""
+
+Changes = Callable[[], int]
+"""A number that grows whenever usage has changed for good."""
 
 
 class Turns:
-    """Hands out the entries of all queues, best head first, one at a time."""
+    """Hands out the entries of all queues, best head first, one at a time.
 
-    def __init__(self, tree: QuotaTree, entries: Iterable[Entry], request: Request) -> None:
+    Args of the constructor:
+        queues: By ClusterQueue its entries, best first.
+        request: What a head would count.
+        changes: Borrowing levels are asked for again when this has grown.
+    """
+
+    def __init__(
+        self,
+        tree: QuotaTree,
+        queues: Mapping[str, Sequence[Entry]],
+        request: Request,
+        changes: Changes,
+    ) -> None:
         self._tree = tree
         self._request = request
-        self._queues: dict[str, list[Entry]] = {}
-        for entry in entries:
-            self._queues.setdefault(entry.workload.queue, []).append(entry)
-        for queue in self._queues.values():
-            queue.sort(key=lambda entry: entry.key, reverse=True)
-        self._is_fair = tree.mode is AdmissionMode.FAIR_SHARING
-        self._fair = FairOrder(tree)
-        self._heap: list[tuple[int, tuple[int, int, str], str]] = []
-        self._has_cohort = {name: tree.queue_node(name).parent is not None for name in self._queues}
-        for name in sorted(self._queues):
-            self._push(name)
+        self._changes = changes
+        self._queues = {name: queues[name] for name in sorted(queues) if queues[name]}
 
-    def next(self) -> Entry | None:
-        """Return the next entry and take it out, or None at the end."""
-        if self._is_fair:
-            head = self._fair.pop()
-            if head is None:
-                return None
-            return self._take(head.cluster_queue)
-        while self._heap:
-            level, key, name = heapq.heappop(self._heap)
-            now_level = self._level(name)
-            if now_level != level and self._heap:
-                # What was placed since has used up the quota that this head counted on.
-                heapq.heappush(self._heap, (now_level, key, name))
-                if self._heap[0][2] != name:
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield every entry in its turn; what the caller places meanwhile counts for the next."""
+        if self._tree.mode is AdmissionMode.FAIR_SHARING:
+            return self._iterate_fairly()
+        if len(self._queues) == 1:
+            return iter(next(iter(self._queues.values())))
+        return self._iterate_classically()
+
+    def _iterate_classically(self) -> Iterator[Entry]:
+        has_cohort = {name: self._tree.queue_node(name).parent is not None for name in self._queues}
+        request, changes = self._request, self._changes
+        places = dict.fromkeys(self._queues, 0)
+        asked = dict.fromkeys(self._queues, changes())
+        heap: list[tuple[int, Key, str]] = []
+        for name, entries in self._queues.items():
+            level = request(entries[0])[1] if has_cohort[name] else 0
+            heap.append((level, entries[0].key, name))
+        heapq.heapify(heap)
+        while heap:
+            level, key, name = heap[0]
+            entries, place = self._queues[name], places[name]
+            now = changes()
+            if asked[name] != now and has_cohort[name]:
+                # What was placed since may have used up the quota that this head counted on.
+                asked[name] = now
+                fresh = request(entries[place])[1]
+                if fresh != level:
+                    heapq.heapreplace(heap, (fresh, key, name))
                     continue
-                heapq.heappop(self._heap)
-            return self._take(name)
-        return None
+            yield entries[place]
+            place += 1
+            if place == len(entries):
+                heapq.heappop(heap)
+                continue
+            places[name] = place
+            head = entries[place]
+            level = 0
+            if has_cohort[name]:
+                asked[name] = changes()
+                level = request(head)[1]
+            heapq.heapreplace(heap, (level, head.key, name))
 
-    def _take(self, name: str) -> Entry:
-        entry = self._queues[name].pop()
-        self._push(name)
-        return entry
+    def _iterate_fairly(self) -> Iterator[Entry]:
+        order = FairOrder(self._tree)
+        places = dict.fromkeys(self._queues, 0)
+        for name in self._queues:
+            self._push(order, name, 0)
+        while (head := order.pop()) is not None:
+            name = head.cluster_queue
+            place = places[name]
+            yield self._queues[name][place]
+            places[name] = place + 1
+            self._push(order, name, place + 1)
 
-    def _push(self, name: str) -> None:
-        queue = self._queues[name]
-        if not queue:
+    def _push(self, order: FairOrder, name: str, place: int) -> None:
+        entries = self._queues[name]
+        if place == len(entries):
             return
-        entry = queue[-1]
-        if not self._is_fair:
-            heapq.heappush(self._heap, (self._level(name), entry.key, name))
-            return
+        entry = entries[place]
         workload = entry.workload
-        usage, level = self._request(workload)
-        self._fair.push(
+        usage, level = self._request(entry)
+        order.push(
             Head(str(workload.job_id), name, usage, entry.effective, workload.queued_at, level)
         )
 
-    def _level(self, name: str) -> int:
-        if not self._has_cohort[name]:
-            return 0
-        return self._request(self._queues[name][-1].workload)[1]
+
+def group_entries(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries by queue, best first."""
+    queues: dict[str, list[Entry]] = {}
+    for entry in entries:
+        queues.setdefault(entry.workload.queue, []).append(entry)
+    for queue in queues.values():
+        queue.sort(key=lambda entry: entry.key)
+    return queues

@@ -6,7 +6,7 @@ verdict says is decided by others on top of it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -14,12 +14,16 @@ import numpy as np
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.ids import JobId
-from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal
+from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage
+from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import Bench, expected_s, latest_end
 from gpuplane.core.scheduling.fragmentation import compute_typical_mix
+from gpuplane.core.scheduling.memory import Memory
+from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.reservations import plan_upcoming
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 
 
@@ -38,12 +42,24 @@ class Trial:
     Attributes:
         heads: By queue, the blocked head that keeps its place.
         started: What was placed since the last `advance`, with where.
+        changes: Grows whenever usage has changed for good, not on trial.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: int, seed: int) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        now: int,
+        seed: int,
+        memory: Memory | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
+        self.changes = 0
+        self.memory = Memory() if memory is None else memory
+        self.memory.trim()
+        self.memory.pool.advance(snapshot.pending, policy.boosts, now)
         fleets = tuple(sorted(snapshot.fleets, key=lambda fleet: str(fleet.cluster_id)))
         mix = compute_typical_mix(
             [*snapshot.pending, *(each.workload for each in snapshot.running)],
@@ -52,11 +68,29 @@ class Trial:
         )
         self.benches = [Bench(fleet, policy, mix, now, seed) for fleet in fleets]
         self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets)
+        kept = self.memory.answers
+        kept.rebase(snapshot.quotas.declared, snapshot.flavors, self.admission.models)
+        self.answers = Answers(self.admission, kept)
         self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
         self.started: list[tuple[Workload, Found]] = []
         self._releases: dict[JobId, Release] | None = None
         self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
+        if snapshot.reservations:
+            self._keep_clear()
+
+    def _keep_clear(self) -> None:
+        """Let each bench know which GPUs are to be clear when a reservation begins."""
+        ends = {each.name: each.ends_at for each in self.list_releases()}
+        for index, bench in enumerate(self.benches):
+            running = [
+                (one, takes, ends[str(one.workload.job_id)])
+                for one, place, takes in self.list_running()
+                if place == index
+            ]
+            bench.upcoming = plan_upcoming(
+                bench.fleet, self.snapshot.reservations, running, self.now
+            )
 
     def __enter__(self) -> "Trial":
         self._fleet_marks = [bench.fleet.checkpoint() for bench in self.benches]
@@ -72,7 +106,6 @@ class Trial:
         self.admission.tree.rollback(self._quota_mark)
         for bench, mark in zip(self.benches, self._fleet_marks, strict=True):
             bench.fleet.rollback(mark)
-            bench.fleet.touched.clear()
 
     def _list_places(self) -> dict[JobId, list[tuple[int, int]]]:
         """Return (fleet, node) of every replica of running and started jobs, made at first use."""
@@ -140,6 +173,7 @@ class Trial:
 
     def note_started(self, workload: Workload, found: Found) -> None:
         """Remember what was started in this trial: others may want to be near it or follow it."""
+        self.changes += 1
         if self._places is not None:
             self._places[workload.job_id] = _places_of(found)
         self.started.append((workload, found))
@@ -155,6 +189,7 @@ class Trial:
 
     def advance(self, now: int) -> None:
         """Go on to a later instant: nothing is kept for anyone yet."""
+        self.changes += 1
         if self.started:
             self._list_places()
             self.list_releases()
@@ -185,12 +220,35 @@ class Trial:
             for bench in self.benches
         )
 
+    def first_choice(self, entry: Entry) -> tuple[Usage, int]:
+        """Return what a workload would count first, and from how far up that quota comes."""
+        answer = self.answers.first(entry, self.changes)
+        if isinstance(answer, Grant):
+            return answer.usage, answer.borrow_level
+        return ({}, 0) if answer is None else (answer.usage, 0)
+
     def find_place(self, workload: Workload) -> Found | QuotaRefusal | None:
         """Find quota and nodes for a workload and count them; None when only nodes are short."""
+        found = self._find_within_quota(workload)
+        if isinstance(found, Found) or workload.reservation_id is None:
+            return found
+        return self.find_reserved(workload) or found
+
+    def find_reserved(self, workload: Workload) -> Found | None:
+        """Find nodes on GPUs of the workload's own reservation, which no quota has to admit.
+
+        A reservation is capacity that was granted before: what runs on it counts against it, and
+        neither against the queue nor behind the queue's head.
+        """
+        if workload.reservation_id is None or not workload.resources.gpu_count:
+            return None
+        alone = workload if workload.only_reserved else replace(workload, only_reserved=True)
+        return self._find_nodes(alone, Grant(workload.replicas.count, {}, (), 0))
+
+    def _find_within_quota(self, workload: Workload) -> Found | QuotaRefusal | None:
         refusal: QuotaRefusal | None = None
         has_quota = False
-        needed = needed_replicas(workload.replicas)
-        for replicas in dict.fromkeys((workload.replicas.count, needed)):
+        for replicas in self._list_counts(workload):
             for answer in self.admission.grants(workload, replicas):
                 if isinstance(answer, QuotaRefusal):
                     refusal = refusal or answer
@@ -209,8 +267,32 @@ class Trial:
                     return found
         return None if has_quota else refusal
 
+    def _list_counts(self, workload: Workload) -> list[int]:
+        """Return for how many replicas to ask: all, then the most above the minimum with quota."""
+        count = workload.replicas.count
+        low = needed_replicas(workload.replicas)
+        if low == count:
+            return [count]
+        if self._has_quota(workload, count):
+            return [count, low]
+        high = count - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._has_quota(workload, middle):
+                low = middle
+            else:
+                high = middle - 1
+        return [count, low]
+
+    def _has_quota(self, workload: Workload, replicas: int) -> bool:
+        answer = next(iter(self.admission.grants(workload, replicas)), None)
+        return isinstance(answer, Grant)
+
     def _find_nodes(self, workload: Workload, grant: Grant) -> Found | None:
-        """Place the granted replicas in the fleet where they score best."""
+        """Place the granted replicas, no more, in the fleet where they score best."""
+        if grant.replicas < workload.replicas.count:
+            fewer = replace(workload.replicas, count=grant.replicas)
+            workload = replace(workload, replicas=fewer)
         best: tuple[int, int] | None = None
         for index, bench in enumerate(self.benches):
             if not self.may_use(workload, bench.fleet):

@@ -18,7 +18,7 @@ from gpuplane.core.quota.specs import (
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
-from gpuplane.core.scheduling.ordering import BOOST_UNIT, compute_entry
+from gpuplane.core.scheduling.ordering import BOOST_UNIT, compute_entry, describe_boosts
 from gpuplane.core.scheduling.policy import Backfill, Boosts, Flavor, Policy
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from tests.builders import A100, H100, NOW, WorkloadBuilder, World, a_node, a_workload
@@ -96,7 +96,8 @@ def test_a_job_that_a_higher_one_waits_for_counts_as_high_as_that() -> None:
     workload = a_workload().priority(Priority.LOW).having(inherited_priority=Priority.HIGH)
     entry = compute_entry(workload.build(), BOOSTS, NOW)
     assert entry.effective == 100 * BOOST_UNIT
-    assert entry.boosts == ("Counts as high: a high job waits for it.",)
+    notes = describe_boosts(workload.build(), BOOSTS, NOW)
+    assert notes == ["Counts as high: a high job waits for it."]
 
 
 def test_every_boost_that_acts_is_told_in_the_verdict() -> None:

@@ -1,0 +1,37 @@
+"""What makes two workloads equal: for a place, and for what a cycle does when there is none.
+
+Owns those two questions; whatever a filter, a score or the search for victims comes to look at
+besides belongs in here, or into the workload's class.
+"""
+
+from collections.abc import Hashable
+
+from gpuplane.core.scheduling.workload import Workload
+
+
+def kind_of(workload: Workload) -> Hashable | None:
+    """Return what two workloads of a queue must share to find the same place, None if nothing."""
+    placement = workload.placement
+    if placement.co_locate_with or placement.separate_from:
+        return None
+    return (
+        workload.class_key,
+        workload.local_queue,
+        workload.replicas,
+        placement.spreading,
+        placement.network,
+        workload.clusters,
+        workload.estimated_duration_s,
+        workload.max_duration_s,
+        workload.learned,
+    )
+
+
+def rank_of(workload: Workload, kind: Hashable | None) -> Hashable | None:
+    """Return what two workloads must share to be refused alike, None if each is asked.
+
+    A GPU may be cut anew for one job and not for the next, so work on MIG instances is asked.
+    """
+    if kind is None or workload.resources.mig_profile is not None:
+        return None
+    return workload.queue, kind, workload.priority.value, workload.preempts_others

@@ -1,17 +1,20 @@
 """The columns of one cluster: nodes along one axis, GPUs along the first.
 
-Owns what is free and its exact bookkeeping (allocate, release, checkpoint, rollback) and a log of
-touched nodes, so that whoever caches by node knows what to look at again. Knows no workloads.
+Owns what is free and its exact bookkeeping (allocate, release, checkpoint, rollback), the state of
+each node (`states.py`), and a log of changes, so that whoever caches by node knows what to look at
+again: remember `clock`, later ask `list_changed`. A fleet's facts never change, so what follows
+from them alone can be kept with it (`keep`) and outlives a cycle. Knows no workloads.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.facts import Allocation, GpuFacts, MigSlot, NodeFacts, Taint
+from gpuplane.core.fleet.states import NodeState, States
 from gpuplane.core.ids import ClusterId, GpuId, NodeId, ReservationId
 from gpuplane.core.topology.matrix import LinkMatrix
 
@@ -21,7 +24,15 @@ MAX_GPUS = 16
 NEVER = np.iinfo(np.int64).max
 """An instant later than all others: no maintenance is announced."""
 
+MAX_LOG = 4_096
+"""Changes listed one by one; older ones are only known by node."""
+MAX_KEPT = 2_048
+"""Things kept with a fleet; when there are more the oldest go, and are made again when asked."""
+MAX_STATES_A_NODE = 8
+"""States remembered per node before `settle` forgets those in which no node is."""
+
 _T = TypeVar("_T", bound=Hashable)
+_K = TypeVar("_K")
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -76,7 +87,10 @@ class Fleet:
         mig_free: By profile, a bit per first slice of each free instance, shape (gpu, node).
         reserved: Index into `reservations` of each GPU, -1 for none, shape (gpu, node), int16.
         topology_index: Index into `topologies`, -1 for unknown, shape (node,).
-        touched: Node indices in the order of change, rollbacks included.
+        state_of: Number of each node's state in `states`, by node.
+        pattern: Number of each node's pattern of free shares in `states`, shape (node,).
+        clock: How many changes there were, rollbacks included.
+        epoch: Rises when states are numbered anew.
     """
 
     def __init__(self, cluster_id: ClusterId, nodes: Sequence[NodeFacts]) -> None:
@@ -93,9 +107,17 @@ class Fleet:
             raise ValueError(f"a node has more than {MAX_GPUS} GPUs")
         self._make_node_columns(nodes)
         self._make_gpu_columns(nodes)
-        self.touched: list[int] = []
-        self._ledger: list[tuple[int, Take]] = []
-        self._label_masks: dict[tuple[str, str], Bools] = {}
+        self._ledger: list[tuple[int, int]] = []
+        self._log: list[int] = []
+        self._log_start = 0
+        self._changed_at: Ints = np.zeros(count, dtype=np.int64)
+        self._kept: dict[Hashable, Any] = {}
+        self.epoch = 0
+        self._make_states()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made again."""
+        return {**self.__dict__, "_kept": {}}
 
     @classmethod
     def from_nodes(
@@ -197,6 +219,60 @@ class Fleet:
             column = self.mig_free.setdefault(slot.profile, np.zeros(shape, dtype=np.uint16))
             column[gpu.index, node] |= 1 << slot.start
 
+    def _make_states(self) -> None:
+        """Number the state of every node as it is."""
+        self.states = States()
+        shares = self.gpu_free_milli.T.tolist()
+        numbers = (self.cpu_free.tolist(), self.memory_free.tolist(), self.ephemeral_free.tolist())
+        self.state_of: list[int] = [
+            self.states.find(
+                NodeState(
+                    self._kind_of(i), cpu, memory, ephemeral, tuple(shares[i]), self._migs_of(i)
+                )
+            )
+            for i, (cpu, memory, ephemeral) in enumerate(zip(*numbers, strict=True))
+        ]
+        self.pattern: Ints = _ints(self.states.pattern[state] for state in self.state_of)
+
+    def _kind_of(self, node: int) -> int:
+        facts = self.nodes[node]
+        gpus = tuple(
+            (
+                gpu.index,
+                gpu.model,
+                gpu.architecture,
+                gpu.memory_mib,
+                gpu.healthy,
+                gpu.mig_enabled,
+                gpu.mig_instances,
+                gpu.reserved_for,
+            )
+            for gpu in facts.gpus
+        )
+        key = (
+            facts.cpu_milli,
+            facts.memory_mib,
+            facts.ephemeral_mib,
+            facts.price_micro_per_gpu_hour,
+            int(self.topology_index[node]),
+            gpus,
+        )
+        models = self.gpu_model[:, node]
+        return self.states.add_kind(
+            key,
+            int(self.usable_mask[node]),
+            int(self.healthy_mask[node]),
+            frozenset(models[models >= 0].tolist()),
+        )
+
+    def _migs_of(self, node: int) -> tuple[tuple[str, int, int], ...]:
+        return tuple(
+            (profile, gpu, int(bits))
+            for profile, column in sorted(self.mig_free.items())
+            for gpu, bits in enumerate(column[:, node].tolist())
+            if self.mig_mask[node] >> gpu & 1
+        )
+
     def __len__(self) -> int:
         return len(self.nodes)
 
@@ -204,11 +280,28 @@ class Fleet:
 
     def label_mask(self, key: str, value: str) -> Bools:
         """Return which nodes carry a label with this value, shape (node,)."""
-        found = self._label_masks.get((key, value))
+        return self.keep(
+            ("label", key, value),
+            lambda: np.array([node.labels.get(key) == value for node in self.nodes], np.bool_),
+        )
+
+    def keep(self, key: Hashable, make: Callable[[], _K]) -> _K:
+        """Return what was kept under this key, made now if it never was or was dropped.
+
+        Only for what follows from facts, or brings itself up to date by `list_changed`.
+        """
+        found: _K | None = self._kept.get(key)
         if found is None:
-            found = np.array([node.labels.get(key) == value for node in self.nodes], dtype=np.bool_)
-            self._label_masks[key, value] = found
+            found = make()
+            self.put(key, found)
         return found
+
+    def put(self, key: Hashable, value: object) -> None:
+        """Keep a value under this key, instead of what was kept there."""
+        self._kept.pop(key, None)
+        while len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = value
 
     def gpu_ids_of(self, node: int, mask: int) -> tuple[GpuId, ...]:
         """Return the ids of a node's GPUs in a mask, by index."""
@@ -281,9 +374,10 @@ class Fleet:
         Raises:
             ValueError: If a usable GPU has not that much free, or the MIG instance is not free.
         """
-        self._check(take)
-        self._apply(take, 1)
-        self._ledger.append((1, take))
+        node = take.node
+        state = self.state_of[node]
+        self._move(node, self.states.after(state, take[1:], self.nodes[node].name))
+        self._ledger.append((node, state))
 
     def release(self, take: Take) -> None:
         """Give back what was allocated.
@@ -291,14 +385,17 @@ class Fleet:
         Raises:
             ValueError: If a GPU would have more than a whole free, or the instance is free.
         """
-        self._check_release(take)
-        self._apply(take, -1)
-        self._ledger.append((-1, take))
+        node = take.node
+        state = self.state_of[node]
+        self._move(node, self.states.before(state, take[1:], self.nodes[node].name))
+        self._ledger.append((node, state))
 
     def settle(self) -> None:
         """Make what was changed the new base: nothing before this can be rolled back."""
         self._ledger.clear()
-        self.touched.clear()
+        if len(self.states) > MAX_STATES_A_NODE * len(self) + MAX_LOG:
+            self._make_states()
+            self.epoch += 1
 
     def checkpoint(self) -> int:
         """Return a mark of the ledger for `rollback`."""
@@ -307,64 +404,48 @@ class Fleet:
     def rollback(self, mark: int) -> None:
         """Undo every change since the mark, newest first."""
         while len(self._ledger) > mark:
-            sign, take = self._ledger.pop()
-            self._apply(take, -sign)
+            self._move(*self._ledger.pop())
 
-    def _apply(self, take: Take, sign: int) -> None:
-        node = take.node
-        self.cpu_free[node] -= sign * take.cpu_milli
-        self.memory_free[node] -= sign * take.memory_mib
-        self.ephemeral_free[node] -= sign * take.ephemeral_mib
-        self.touched.append(node)
-        if take.mig is not None:
-            gpu, profile, start = take.mig
-            column = self.mig_free.get(profile)
-            if column is not None and self.healthy_mask[node] >> gpu & 1:
-                column[gpu, node] ^= 1 << start
-            return
-        mask = take.gpu_mask & int(self.usable_mask[node])
-        if not mask:
-            return
-        column = self.gpu_free_milli[:, node]
-        free = int(self.gpu_free_mask[node])
-        for g in bits_of(mask):
-            left = int(column[g]) - sign * take.gpu_milli
-            column[g] = left
-            if left == WHOLE_GPU_MILLI:
-                free |= 1 << g
-            else:
-                free &= ~(1 << g)
-        self.gpu_free_mask[node] = free
+    @property
+    def clock(self) -> int:
+        return self._log_start + len(self._log)
 
-    def _check(self, take: Take) -> None:
-        node = take.node
-        if take.mig is not None:
-            gpu, profile, start = take.mig
-            if not self.healthy_mask[node] >> gpu & 1:
-                return
-            column = self.mig_free.get(profile)
-            if column is None or not column[gpu, node] >> start & 1:
-                name = self.nodes[node].name
-                raise ValueError(f"{name}: {profile} at {start} of GPU {gpu} is not free")
-            return
-        for g in bits_of(take.gpu_mask & int(self.usable_mask[node])):
-            if self.gpu_free_milli[g, node] < take.gpu_milli:
-                raise ValueError(
-                    f"{self.nodes[node].name}: GPU {g} has {self.gpu_free_milli[g, node]} milli "
-                    f"free, {take.gpu_milli} asked"
-                )
+    def list_changed(self, since: int) -> Sequence[int]:
+        """Return the nodes that changed since the clock stood there; some may be there twice."""
+        if since >= self._log_start:
+            return self._log[since - self._log_start :]
+        self._fold_log()
+        changed: list[int] = np.flatnonzero(self._changed_at > since).tolist()
+        return changed
 
-    def _check_release(self, take: Take) -> None:
-        node = take.node
-        if take.mig is not None:
-            gpu, profile, start = take.mig
-            column = self.mig_free.get(profile)
-            if column is not None and column[gpu, node] >> start & 1:
-                raise ValueError(f"{self.nodes[node].name}: instance {profile} is free already")
-            return
-        for g in bits_of(take.gpu_mask & int(self.usable_mask[node])):
-            if int(self.gpu_free_milli[g, node]) + take.gpu_milli > WHOLE_GPU_MILLI:
-                raise ValueError(f"{self.nodes[node].name}: GPU {g} is free already")
+    def _fold_log(self) -> None:
+        """Note per node that it changed by now at the latest, and begin a new log."""
+        self._changed_at[self._log] = self.clock
+        self._log_start = self.clock
+        self._log.clear()
+
+    def _move(self, node: int, state: int) -> None:
+        """Bring a node's columns from its state to another."""
+        states = self.states
+        old, new = states.values[self.state_of[node]], states.values[state]
+        self.state_of[node] = state
+        self.cpu_free[node] = new.cpu
+        self.memory_free[node] = new.memory
+        self.ephemeral_free[node] = new.ephemeral
+        if new.gpus != old.gpus:
+            self.gpu_free_mask[node] = states.free_mask[state]
+            self.pattern[node] = states.pattern[state]
+            for gpu, (before, after) in enumerate(zip(old.gpus, new.gpus, strict=True)):
+                if before != after:
+                    self.gpu_free_milli[gpu, node] = after
+        if new.migs is not old.migs:
+            for profile, gpu, bits in new.migs:
+                column = self.mig_free.get(profile)
+                if column is not None:
+                    column[gpu, node] = bits
+        self._log.append(node)
+        if len(self._log) >= MAX_LOG:
+            self._fold_log()
 
 
 def _slots(node: NodeFacts) -> int:

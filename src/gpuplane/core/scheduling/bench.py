@@ -1,77 +1,205 @@
-"""One fleet on the workbench of a cycle: per workload class, a rank for every node.
+"""One fleet on the workbench: per workload class, which nodes fit and a rank for each.
 
-Owns the per-class caches and keeps them true by looking again only at nodes that were touched.
-Never decides for a workload: placement asks it for the best node.
+Owns the per-class rows and keeps them true by looking again only at nodes that changed. Never
+decides for a workload: placement asks it for the best node.
+
+A bench outlives a cycle. `open_bench(fleet, policy, mix, now, seed)` returns the one kept with the
+fleet, made ready for the new cycle, and `close` gives it back. What survives: rows, with which
+nodes fit, for as long as the fleet's facts do (that is, the `Fleet` object), refreshed by the nodes
+that changed; their ranks and device choices too while mix and seed stay equal. What a cycle begins
+without: held nodes. Nobody has to tell the bench what changed: the fleet's log does.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import NEVER, Bools, Fleet, Ints
+from gpuplane.core.fleet.columns import NEVER, Bools, Fleet, Ints, Masks
+from gpuplane.core.fleet.states import Change
+from gpuplane.core.prediction import durations
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling import filters
-from gpuplane.core.scheduling.filters import EVERYWHERE, Where
-from gpuplane.core.scheduling.fragmentation import TypicalMix, bind_mix
+from gpuplane.core.scheduling.filters import EVERYWHERE
+from gpuplane.core.scheduling.fragmentation import BoundMix, TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
+from gpuplane.core.scheduling.reservations import Upcoming, latest_hold
 from gpuplane.core.scheduling.scores import (
     Ranks,
     ScoreContext,
     compute_chance,
     compute_price_steps,
     compute_ranks,
+    follows_from_state,
 )
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.tables import SubsetTable
 
+_RowKey = tuple[str, int, int]
+"""Class, the first maintenance it may run into, the upcoming reservations that bind it as bits."""
+
 NOT_FIT = -1
 """The rank of a node that does not fit the class now."""
+
+MAX_SINGLY = 64
+"""Changed nodes looked up one by one; more are cheaper looked at together."""
+MAX_REMEMBERED = 4_096
+"""States that a row remembers the rank of."""
+MAX_ROW_CELLS = 16_000_000
+"""Nodes times rows of a bench: bounds its memory to some 80 MB. The oldest rows go first."""
 
 
 class Row:
     """One class against one fleet: which nodes fit now, and how good each is.
 
     Attributes:
-        ranks: Rank per node, `NOT_FIT` where a filter refuses it, shape (node,).
+        changes: What a replica takes of a node, by the node's state, filled in at first use.
         subset_rows: Best GPU sets by topology, filled in at their first use.
+        version: Of the bench's mix and chances that the ranks were made with.
     """
 
-    def __init__(self, context: ScoreContext) -> None:
+    def __init__(self, context: ScoreContext, version: int) -> None:
         self.context = context
         self.need: Need = context.need
         self.fleet: Fleet = context.fleet
+        self.version = version
         self.subset_rows: dict[int, SubsetTable] = {}
+        self.changes: dict[int, Change] = {}
         static = filters.list_active(self.need, filters.STATIC_FILTERS)
         self._active = filters.list_active(self.need, filters.DYNAMIC_FILTERS)
-        self._suits: Bools = filters.compute_passing(self.need, self.fleet, EVERYWHERE, static)
-        self.ranks: Ranks = np.full(len(self.fleet), NOT_FIT, dtype=np.int64)
-        self._seen = len(self.fleet.touched)
-        self._look(np.flatnonzero(self._suits))
+        self._static = filters.compute_static(
+            self.need, self.fleet, [each for each in static if not each.follows_from_room]
+        )
+        self._suits: Bools | None = None
+        self._by_state = follows_from_state(context)
+        self._rank_of: dict[int, int] = {}
+        self._epoch = self.fleet.epoch
+        self._seen = self.fleet.clock
+        self._fits: Bools | None = self._static & filters.compute_passing(
+            self.need, self.fleet, EVERYWHERE, self._active
+        )
+        self._ranks: Ranks | None = None
+        self._counts: tuple[int, list[tuple[Word, int]]] | None = None
 
     def suits(self, node: int) -> bool:
         """Tell whether a node passes every filter that does not depend on what is free."""
-        return bool(self._suits[node])
+        return bool(self._list_suiting()[node])
 
     @property
     def suits_any(self) -> bool:
-        return bool(self._suits.any())
+        return bool(self._list_suiting().any())
+
+    @property
+    def fits(self) -> Bools:
+        """Which nodes fit now, shape (node,); cheaper than the ranks where those are not needed."""
+        if self._fits is not None:
+            return self._fits
+        return np.asarray(self.ranks != NOT_FIT)
+
+    @property
+    def ranks(self) -> Ranks:
+        """Rank per node, `NOT_FIT` where a filter refuses it, shape (node,)."""
+        if self._ranks is None:
+            fits = self.fits
+            is_wide = self.context.policy.placement is PlacementPolicy.COST_OPTIMIZED
+            self._ranks = np.full(len(fits), NOT_FIT, dtype=np.int64 if is_wide else np.int32)
+            where = np.flatnonzero(fits)
+            if len(where):
+                self._ranks[where] = compute_ranks(self.context, where)
+            self._fits = None
+        return self._ranks
+
+    def find_best(self, allowed: Bools | None = None) -> tuple[int, int] | None:
+        """Return the best node with its rank, the first of equals by name; None when none fits."""
+        if self._fits is not None and not self._fits.any():
+            return None
+        ranks = self.ranks if allowed is None else np.where(allowed, self.ranks, NOT_FIT)
+        node = int(ranks.argmax())
+        rank = int(ranks[node])
+        return None if rank == NOT_FIT else (node, rank)
+
+    def rank_on(self, node: int) -> int:
+        """Return the rank that a node has now, changed or not since the last refresh."""
+        rank = self._rank_of.get(self.fleet.state_of[node]) if self._by_state else None
+        if rank is None:
+            self._look([node])
+            rank = int(self.ranks[node])
+        return rank
 
     def refresh(self) -> None:
-        """Look again at the nodes touched since the last look."""
-        touched = self.fleet.touched
-        end = len(touched)
-        if end == self._seen:
+        """Look again at the nodes that changed since the last look."""
+        fleet = self.fleet
+        clock = fleet.clock
+        if clock == self._seen:
             return
-        changed = np.array(sorted(set(touched[self._seen : end])), dtype=np.int64)
-        self._seen = end
-        suits = changed[self._suits[changed]]
-        if len(suits):
-            self._look(suits)
+        changed = fleet.list_changed(self._seen)
+        self._seen = clock
+        if self._epoch != fleet.epoch:
+            self._epoch = fleet.epoch
+            self._rank_of.clear()
+            self.changes.clear()
+        ranks = self._ranks
+        if ranks is None or not self._by_state or len(changed) > MAX_SINGLY:
+            self._look(changed)
+            return
+        unknown = []
+        for node in changed:
+            if self._static[node]:
+                rank = self._rank_of.get(fleet.state_of[node])
+                if rank is None:
+                    unknown.append(node)
+                else:
+                    ranks[node] = rank
+        if unknown:
+            self._look(unknown)
 
-    def _look(self, where: Where) -> None:
+    def renew(self, context: ScoreContext, version: int) -> None:
+        """Take over a new mix or new chances: who fits stays, ranks are made anew."""
+        self.context = context
+        self.version = version
+        self._fits = self.fits
+        self._ranks = None
+        self._rank_of.clear()
+        self.changes.clear()
+
+    def count_refused(self) -> list[tuple[Word, int]]:
+        """Return the nodes refused per filter, in the order of the filters."""
+        clock = self.fleet.clock
+        if self._counts is None or self._counts[0] != clock:
+            self._counts = (clock, filters.count_refused(self.need, self.fleet)[0])
+        return self._counts[1]
+
+    def _list_suiting(self) -> Bools:
+        if self._suits is None:
+            self._suits = filters.compute_static(
+                self.need,
+                self.fleet,
+                filters.list_active(self.need, filters.STATIC_FILTERS),
+            )
+        return self._suits
+
+    def _look(self, nodes: Sequence[int]) -> None:
+        """Ask the filters that look at what is free again, and rank who fits."""
+        where = np.array(sorted(set(nodes)), dtype=np.int64)
+        where = where[self._static[where]]
+        if not len(where):
+            return
         passing = filters.compute_passing(self.need, self.fleet, where, self._active)
-        ranks = compute_ranks(self.context, where)
-        self.ranks[where] = np.where(passing, ranks, NOT_FIT)
+        if self._ranks is None:
+            if self._fits is not None:
+                self._fits[where] = passing
+            return
+        ranks = np.full(len(where), NOT_FIT, dtype=self._ranks.dtype)
+        if passing.any():
+            ranks[passing] = compute_ranks(self.context, where[passing])
+        self._ranks[where] = ranks
+        if len(where) <= MAX_SINGLY and self._by_state:
+            if len(self._rank_of) >= MAX_REMEMBERED:
+                self._rank_of.clear()
+            state_of = self.fleet.state_of
+            for node, rank in zip(where.tolist(), ranks.tolist(), strict=True):
+                self._rank_of[state_of[node]] = rank
 
 
 class Bench:
@@ -80,38 +208,105 @@ class Bench:
     Attributes:
         held_until: Nodes kept for a blocked head or a preemptor: work that ends by then may use
             them; 0 for nodes that are not held, shape (node,).
+        upcoming: Reservations that have not begun, with the GPUs that are kept clear for them.
+        is_open: A cycle works on it.
     """
 
     def __init__(self, fleet: Fleet, policy: Policy, mix: TypicalMix, now: int, seed: int) -> None:
         self.fleet = fleet
         self.policy = policy
-        self.now = now
+        self.upcoming: Sequence[Upcoming] = ()
+        self._rows: dict[_RowKey, Row] = {}
+        self._max_rows = max(16, MAX_ROW_CELLS // max(1, len(fleet)))
+        self._maintenance: Ints = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
+        self._price_step = compute_price_steps(fleet)
+        self._chance: Ranks = np.zeros(len(fleet), dtype=np.int64)
+        self._mix: BoundMix | None = None
+        self._seed: int | None = None
+        self._version = 0
         self.held_until: Ints = np.zeros(len(fleet), dtype=np.int64)
         self.is_holding = False
-        self._mix = bind_mix(mix, fleet)
-        nothing: Ranks = np.zeros(len(fleet), dtype=np.int64)
-        is_random = policy.placement is PlacementPolicy.RANDOM
-        self._chance = compute_chance(fleet, seed) if is_random else nothing
-        self._price_step = compute_price_steps(fleet)
-        self._maintenance = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
-        self._rows: dict[tuple[str, int], Row] = {}
+        self.is_open = False
+        self.begin(mix, now, seed)
+
+    def begin(self, mix: TypicalMix, now: int, seed: int) -> None:
+        """Make ready for a cycle: nothing is held, ranks follow this mix and seed."""
+        self.is_open = True
+        self.now = now
+        if self.is_holding:
+            self.held_until[:] = 0
+            self.is_holding = False
+        self.upcoming = ()
+        for key in [key for key in self._rows if key[2]]:
+            del self._rows[key]  # what was kept clear for whom is told anew
+        bound = bind_mix(mix, self.fleet)
+        is_random = self.policy.placement is PlacementPolicy.RANDOM
+        if is_random and seed != self._seed:
+            self._chance = compute_chance(self.fleet, seed)
+            self._version += 1
+        if bound is not self._mix:
+            self._version += 1
+        self._mix = bound
+        self._seed = seed
+
+    def close(self) -> None:
+        """Let the next cycle have it."""
+        self.is_open = False
 
     def row(self, workload: Workload) -> Row:
         """Return the up-to-date row of the workload's class."""
-        ends_at = self.now + expected_s(workload, self.policy) * MS_PER_S
-        # Work of one class differs in length; what matters is which maintenance it runs into.
-        step = int(np.searchsorted(self._maintenance, ends_at)) if len(self._maintenance) else 0
-        key = (workload.class_key, step)
+        step = 0
+        if len(self._maintenance):
+            # Work of one class differs in length; what matters is which maintenance it runs into.
+            ends_at = self.now + expected_s(workload, self.policy) * MS_PER_S
+            step = int(self._maintenance.searchsorted(ends_at))
+        withheld = self._withheld_from(workload) if self.upcoming else 0
+        key = (workload.class_key, step, withheld)
         row = self._rows.get(key)
         if row is None:
-            need = bind_need(workload, self.fleet, self.now, ends_at)
-            context = ScoreContext(
-                need, self.fleet, self.policy, self._mix, self._chance, self._price_step
-            )
-            row = self._rows[key] = Row(context)
-        else:
-            row.refresh()
+            return self._add_row(key, workload)
+        if row.version != self._version:
+            row.renew(self._context_of(row.need, workload), self._version)
+        row.refresh()
         return row
+
+    def _add_row(self, key: _RowKey, workload: Workload) -> Row:
+        _, step, withheld = key
+        before = int(self._maintenance[step]) if step < len(self._maintenance) else NEVER
+        need = bind_need(workload, self.fleet, before, self._clear_mask(withheld))
+        if len(self._rows) >= self._max_rows:
+            del self._rows[next(iter(self._rows))]
+        row = self._rows[key] = Row(self._context_of(need, workload), self._version)
+        return row
+
+    def _context_of(self, need: Need, workload: Workload) -> ScoreContext:
+        assert self._mix is not None, "a bench begins with a mix"
+        return ScoreContext(
+            need,
+            self.fleet,
+            self.policy,
+            self._mix,
+            self._chance,
+            self._price_step,
+            workload.hint,
+        )
+
+    def _withheld_from(self, workload: Workload) -> int:
+        """Return the places in `upcoming` whose GPUs the workload must leave alone, as bits."""
+        until = latest_hold(workload, self.now, expected_s(workload, self.policy))
+        return sum(
+            1 << place
+            for place, each in enumerate(self.upcoming)
+            if each.withholds_from(workload, until, self.now)
+        )
+
+    def _clear_mask(self, withheld: int) -> Masks | None:
+        """Return the GPUs to be left alone, None for none."""
+        found: Masks | None = None
+        for place, each in enumerate(self.upcoming):
+            if withheld >> place & 1:
+                found = each.masks if found is None else found | each.masks
+        return found
 
     def hold(self, node: int, until: int) -> None:
         """Keep a node for someone: only work that ends by then may start there."""
@@ -124,16 +319,27 @@ class Bench:
 
     def count_refused(self, row: Row) -> list[tuple[Word, int]]:
         """Return the nodes refused per filter, in the order of the filters."""
-        return filters.count_refused(row.need, self.fleet)[0]
+        return row.count_refused()
+
+
+def open_bench(fleet: Fleet, policy: Policy, mix: TypicalMix, now: int, seed: int) -> Bench:
+    """Return the bench kept with the fleet, ready for a cycle; a new one while that is in use."""
+    bench = fleet.keep("bench", lambda: Bench(fleet, policy, mix, now, seed))
+    if bench.policy != policy or bench.is_open:
+        fresh = Bench(fleet, policy, mix, now, seed)
+        if not bench.is_open:
+            fleet.put("bench", fresh)
+        return fresh
+    bench.begin(mix, now, seed)
+    return bench
 
 
 def expected_s(workload: Workload, policy: Policy) -> int:
     """Return how long the workload is taken to run, in seconds."""
-    if workload.estimated_duration_s is not None:
-        return workload.estimated_duration_s
-    if workload.max_duration_s is not None:
-        return workload.max_duration_s
-    return policy.default_duration_s
+    known = durations.expected_s(
+        workload.estimated_duration_s, workload.learned, workload.max_duration_s
+    )
+    return policy.default_duration_s if known is None else known
 
 
 def latest_end(workload: Workload, now: int) -> int:

@@ -1,12 +1,15 @@
 """Which devices of a chosen node a replica gets.
 
-Owns the choice inside one node: link tables for whole GPUs, best fit for shares, the fullest GPU
-for MIG instances. Never compares nodes.
+Owns the choice inside one node: link tables for whole GPUs, best fit for shares, for MIG the
+instance that keeps most future placements open. Never compares nodes.
 """
 
 import numpy as np
 
 from gpuplane.core.fleet.columns import Fleet, Take, bits_of
+from gpuplane.core.fleet.states import Change
+from gpuplane.core.mig.layouts import compute_loss
+from gpuplane.core.mig.profiles import find_table
 from gpuplane.core.scheduling.bench import Row
 from gpuplane.core.scheduling.filters import mig_starts
 from gpuplane.core.scheduling.fragmentation import choose_share_gpu
@@ -23,6 +26,14 @@ def choose_devices(row: Row, node: int) -> Take:
     Raises:
         ValueError: If the node does not fit the class.
     """
+    state = row.fleet.state_of[node]
+    change = row.changes.get(state)
+    if change is None:
+        change = row.changes[state] = _choose_change(row, node)
+    return Take(node, *change)
+
+
+def _choose_change(row: Row, node: int) -> Change:
     need, resources = row.need, row.need.resources
     gpu_mask = 0
     mig = None
@@ -33,8 +44,7 @@ def choose_devices(row: Row, node: int) -> Take:
         gpu_mask = 1 << _choose_share(row, node)
     elif need.wants_gpus:
         gpu_mask = _choose_gpus(row, node)
-    return Take(
-        node,
+    return (
         gpu_mask,
         resources.gpu_milli,
         resources.cpu_milli,
@@ -83,13 +93,37 @@ def _choose_share(row: Row, node: int) -> int:
 
 
 def _choose_instance(need: Need, fleet: Fleet, node: int) -> tuple[int, int]:
-    """Return (GPU, first slice) of a free instance, on the GPU with the fewest instances free."""
+    """Return (GPU, first slice) of the free instance that keeps most future placements open.
+
+    Counted are the placements around what is held on a GPU, because free instances can be cut
+    anew. Among equals the GPU with the fewest instances free, then the lowest, then the highest
+    start, as in `best_placement`.
+    """
     starts = mig_starts(need, fleet, np.array([node]), need.granted_mask)[:, 0]
-    free = [(_free_instances(fleet, node, int(g)), int(g)) for g in np.flatnonzero(starts)]
-    if not free:
+    choices = [
+        (_loss(need, fleet, node, gpu, start), _free_instances(fleet, node, gpu), gpu, -start)
+        for gpu in np.flatnonzero(starts).tolist()
+        for start in bits_of(int(starts[gpu]))
+    ]
+    if not choices:
         raise ValueError(f"no instance of the profile is free on {fleet.nodes[node].name}")
-    gpu = min(free)[1]
-    return gpu, bits_of(int(starts[gpu]))[0]
+    _, _, gpu, start = min(choices)
+    return gpu, -start
+
+
+def _loss(need: Need, fleet: Fleet, node: int, gpu: int, start: int) -> tuple[int, int]:
+    """Return what the GPU loses by this instance; nothing where its table is not known."""
+    facts = next(each for each in fleet.nodes[node].gpus if each.index == gpu)
+    table = find_table(facts.model)
+    profile = None if table is None else table.find_profile(need.resources.mig_profile or "")
+    if table is None or profile is None:
+        return 0, 0
+    held = 0
+    for slot in facts.mig_instances:
+        known = table.find_profile(slot.profile)
+        if known is not None and not fleet.mig_free[slot.profile][gpu, node] >> slot.start & 1:
+            held |= known.mask_at(slot.start)
+    return compute_loss(table, held, profile, start)
 
 
 def _free_instances(fleet: Fleet, node: int, gpu: int) -> int:

@@ -1,18 +1,19 @@
 """The filters, in the one order in which they are applied and counted.
 
 Each is a pure function (need, fleet, where) -> which of those nodes pass, with the word that says
-why the others do not, and the condition under which a class is asked at all. Static ones hold for
-a whole cycle; the others are asked again for every node that changed. Adding one: write the
-function, give it a word, put it into its list.
+why the others do not, and the condition under which a class is asked at all. Static ones look at
+facts alone, so their answer is kept with the fleet under what they read of the need; the others are
+asked again for every node that changed, and may look at nothing of a node but its state (see
+`core.fleet.states`). Adding one: write the function, give it a word, put it into its list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplane.core.fleet.columns import POPCOUNT, Bools, Fleet, Masks
+from gpuplane.core.fleet.columns import Bools, Fleet, Masks
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.needs import ANY_FABRIC, Need
 
@@ -27,12 +28,25 @@ def always(need: Need) -> bool:
     return True
 
 
+def nothing(need: Need) -> Hashable:
+    """Read nothing of the need."""
+    return None
+
+
 class Filter(NamedTuple):
-    """A condition on nodes, the word for those that fail it, and which classes are asked."""
+    """A condition on nodes, the word for those that fail it, and which classes are asked.
+
+    Args:
+        reads: All that a static filter looks at of the need: classes that are equal in it get the
+            same answer. None where so few are equal that keeping answers is no gain.
+        follows_from_room: Every node that passes the dynamic filters passes this one too.
+    """
 
     word: Word
     passes: Callable[[Need, Fleet, Where], Bools]
     applies: Callable[[Need], bool] = always
+    reads: Callable[[Need], Hashable] | None = None
+    follows_from_room: bool = False
 
 
 def is_ready(need: Need, fleet: Fleet, where: Where) -> Bools:
@@ -97,7 +111,7 @@ def is_large_enough(need: Need, fleet: Fleet, where: Where) -> Bools:
     fits &= fleet.memory_total[where] >= resources.memory_mib
     fits &= fleet.ephemeral_total[where] >= resources.ephemeral_mib
     if need.wants_gpus:
-        fits &= POPCOUNT[need.eligible_mask[where]] >= resources.gpu_count
+        fits &= np.bitwise_count(need.eligible_mask[where]) >= resources.gpu_count
     return np.asarray(fits)
 
 
@@ -136,23 +150,53 @@ def is_not_reserved(need: Need, fleet: Fleet, where: Where) -> Bools:
     return fits
 
 
+def _gpu_words(need: Need) -> Hashable:
+    resources = need.resources
+    return resources.gpu_model, resources.gpu_memory_mib, resources.gpu_architecture
+
+
 STATIC_FILTERS = (
-    Filter(Word.NOT_READY, is_ready),
-    Filter(Word.CORDONED, is_schedulable),
-    Filter(Word.MAINTENANCE, ends_before_maintenance),
-    Filter(Word.UNTOLERATED_TAINT, tolerates_taints),
-    Filter(Word.SELECTOR, matches_selector, lambda need: bool(need.placement.node_selector)),
-    Filter(Word.GPU_MODEL, has_model, lambda need: need.resources.gpu_model is not None),
-    Filter(Word.GPU_MEMORY, has_gpu_memory, lambda need: need.resources.gpu_memory_mib is not None),
+    Filter(Word.NOT_READY, is_ready, reads=nothing),
+    Filter(Word.CORDONED, is_schedulable, reads=nothing),
+    Filter(Word.MAINTENANCE, ends_before_maintenance, reads=lambda need: need.ends_at),
+    Filter(
+        Word.UNTOLERATED_TAINT,
+        tolerates_taints,
+        reads=lambda need: need.placement.tolerations,
+    ),
+    Filter(
+        Word.SELECTOR,
+        matches_selector,
+        lambda need: bool(need.placement.node_selector),
+        reads=lambda need: tuple(sorted(need.placement.node_selector.items())),
+    ),
+    Filter(
+        Word.GPU_MODEL,
+        has_model,
+        lambda need: need.resources.gpu_model is not None,
+        reads=_gpu_words,
+    ),
+    Filter(
+        Word.GPU_MEMORY,
+        has_gpu_memory,
+        lambda need: need.resources.gpu_memory_mib is not None,
+        reads=_gpu_words,
+    ),
     Filter(
         Word.GPU_ARCHITECTURE,
         has_architecture,
         lambda need: need.resources.gpu_architecture is not None,
+        reads=_gpu_words,
     ),
-    Filter(Word.RDMA, is_on_fabric, lambda need: need.resources.rdma_fabric is not None),
-    Filter(Word.NODE_TOO_SMALL, is_large_enough),
+    Filter(
+        Word.RDMA,
+        is_on_fabric,
+        lambda need: need.resources.rdma_fabric is not None,
+        reads=lambda need: need.resources.rdma_fabric,
+    ),
+    Filter(Word.NODE_TOO_SMALL, is_large_enough, follows_from_room=True),
 )
-"""What a node is: asked once a cycle."""
+"""What a node is: asked once for all classes that read the same."""
 
 DYNAMIC_FILTERS = (
     Filter(Word.MIG_UNAVAILABLE, has_mig_profile, lambda need: need.is_mig),
@@ -179,11 +223,22 @@ def list_active(need: Need, filters: tuple[Filter, ...]) -> tuple[Filter, ...]:
     return tuple(each for each in filters if each.applies(need))
 
 
-def compute_passing(need: Need, fleet: Fleet, where: Where, active: tuple[Filter, ...]) -> Bools:
-    """Return which nodes pass every one of the filters."""
+def compute_passing(need: Need, fleet: Fleet, where: Where, active: Sequence[Filter]) -> Bools:
+    """Return which nodes pass every one of the filters, at least one."""
     passing = active[0].passes(need, fleet, where)
     for each in active[1:]:
         passing = passing & each.passes(need, fleet, where)
+    return passing
+
+
+def compute_static(need: Need, fleet: Fleet, active: Sequence[Filter]) -> Bools:
+    """Return which nodes pass every one of the static filters; not to be written to."""
+    shared = [each for each in active if each.reads is not None]
+    key = tuple((each.word, each.reads(need)) for each in shared if each.reads is not None)
+    passing = fleet.keep(("static", key), lambda: compute_passing(need, fleet, EVERYWHERE, shared))
+    for each in active:
+        if each.reads is None:
+            passing = passing & each.passes(need, fleet, EVERYWHERE)
     return passing
 
 
@@ -226,7 +281,7 @@ def _has_gpus(need: Need, fleet: Fleet, where: Where, allowed: Masks) -> Bools:
     resources = need.resources
     if not need.is_share:
         free = free_masks(need, fleet, where, allowed)
-        return np.asarray(POPCOUNT[free] >= resources.gpu_count)
+        return np.asarray(np.bitwise_count(free) >= resources.gpu_count)
     bits = np.arange(fleet.gpu_count_max, dtype=np.uint16)[:, None]
     is_allowed = (allowed[where][None, :] >> bits) & np.uint16(1)
     enough = fleet.gpu_free_milli[:, where] >= resources.gpu_milli

@@ -1,16 +1,18 @@
 """A workload class bound to one fleet: what one replica needs, in that fleet's columns.
 
-Owns what stays true while a cycle runs (which GPUs and nodes could ever serve the class); what
-changes with every placement is read by the filters.
+Owns what stays true while a fleet's facts do (which GPUs and nodes could ever serve the class),
+kept with the fleet by what it was made from, so that a class never seen before costs a few
+look-ups. What changes with every placement is read by the filters.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.fleet.columns import Bools, Fleet, Masks
+from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Masks
 from gpuplane.core.fleet.facts import Taint
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
@@ -19,6 +21,13 @@ from gpuplane.core.workloads import PlacementRequest, ResourceRequest, Toleratio
 
 REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 """Taint effects that keep work away; `PreferNoSchedule` only asks."""
+
+OR = "|"
+"""Joins the names of GPU models of which any will do."""
+
+DATA_LABEL_PREFIX = "data.gpuplane.io/"
+"""A node with the label `data.gpuplane.io/NAME: cached` has the data set NAME at hand."""
+DATA_AT_HAND = "cached"
 
 ANY_FABRIC = "any"
 """The word that accepts every RDMA fabric but none at all."""
@@ -29,27 +38,33 @@ class Need:
     """One replica's request and the parts of the fleet that could serve it.
 
     Attributes:
-        ends_at: When a replica started now would end, as far as a maintenance must not come first.
+        ends_at: The first maintenance that starts no earlier than a replica started now would end;
+            a node is refused if its own comes before that.
         model_mask: GPUs of the model asked for, shape (node,); all of a node's when none is.
         eligible_mask: GPUs that fit model, memory and architecture and are given out at all.
         granted_mask: `eligible_mask` without GPUs that are reserved for others.
+        partly_granted: Nodes where some GPUs that are given out are granted and some are not, shape
+            (node,), or None when there are none.
         link_scores: Score of the best free set by topology, count and mask, or None when the
             class asks nothing of the links; the last topology is "unknown".
+        data_percent: Share of the named data sets that each node has at hand, 0-100, shape (node,),
+            or None when none is named.
         wants_gpus: Whole GPUs or a share are asked for, no MIG instance.
         avoids_reservations: Some GPUs are reserved, and some devices are asked for.
     """
 
     resources: ResourceRequest
     placement: PlacementRequest
-    now: int
     ends_at: int
     present_model_mask: Masks
     memory_mask: Masks
     architecture_mask: Masks
     eligible_mask: Masks
     granted_mask: Masks
+    partly_granted: Bools | None
     tolerated: Bools
     link_scores: NDArray[np.int16] | None
+    data_percent: Ints | None
 
     is_mig: bool
     is_share: bool
@@ -58,44 +73,88 @@ class Need:
     avoids_reservations: bool
 
 
-def bind_need(workload: Workload, fleet: Fleet, now: int, ends_at: int) -> Need:
-    """Return the class of a workload bound to a fleet."""
-    resources = workload.resources
+class _Gpus(NamedTuple):
+    """GPUs that could serve a request, as masks of shape (node,)."""
+
+    model: Masks
+    memory: Masks
+    architecture: Masks
+    eligible: Masks
+
+
+def bind_need(
+    workload: Workload, fleet: Fleet, ends_at: int, withheld: Masks | None = None
+) -> Need:
+    """Return the class of a workload bound to a fleet.
+
+    Args:
+        workload: Any workload of the class.
+        fleet: The fleet.
+        ends_at: As `Need.ends_at`.
+        withheld: GPUs kept clear for reservations that have not begun, shape (node,), or None.
+    """
+    resources, placement = workload.resources, workload.placement
+    is_mig = resources.mig_profile is not None
+    asked = (resources.gpu_model, resources.gpu_memory_mib, resources.gpu_architecture, is_mig)
+    gpus = fleet.keep(("gpus", asked), lambda: _find_gpus(fleet, resources))
+    holder = (workload.reservation_id, workload.only_reserved)
+    granted, partly_granted = fleet.keep(
+        ("granted", asked, holder), lambda: _find_granted(fleet, workload, gpus.eligible)
+    )
+    if withheld is not None:
+        granted = granted & ~withheld
+        partly_granted = _find_partly_granted(fleet, granted)
+    wants_gpus = resources.gpu_count > 0 and not is_mig
+    scores = _link_scores(fleet, placement, resources)
+    tolerated = fleet.keep(
+        ("tolerated", placement.tolerations), lambda: _tolerated(fleet, placement.tolerations)
+    )
+    return Need(
+        resources=resources,
+        placement=placement,
+        ends_at=ends_at,
+        present_model_mask=gpus.model,
+        memory_mask=gpus.memory,
+        architecture_mask=gpus.architecture,
+        eligible_mask=gpus.eligible,
+        granted_mask=granted,
+        partly_granted=partly_granted,
+        tolerated=tolerated,
+        link_scores=scores,
+        data_percent=_data_percent(fleet, placement),
+        is_mig=is_mig,
+        is_share=wants_gpus and resources.gpu_milli < WHOLE_GPU_MILLI,
+        wants_gpus=wants_gpus,
+        requires_links=scores is not None and placement.links_required,
+        avoids_reservations=(wants_gpus or is_mig)
+        and (bool(fleet.reservations) or withheld is not None or workload.only_reserved),
+    )
+
+
+def _find_gpus(fleet: Fleet, resources: ResourceRequest) -> _Gpus:
     model = _model_mask(fleet, resources.gpu_model)
     memory = model & _memory_mask(fleet, resources.gpu_memory_mib)
     architecture = memory & _architecture_mask(fleet, resources.gpu_architecture)
     offered = fleet.mig_mask & fleet.healthy_mask if resources.mig_profile else fleet.usable_mask
-    eligible = architecture & offered
+    return _Gpus(model, memory, architecture, architecture & offered)
+
+
+def _find_granted(fleet: Fleet, workload: Workload, eligible: Masks) -> tuple[Masks, Bools | None]:
+    """Return the GPUs it may have, and the nodes where those are some of what is given out."""
     granted = eligible & ~_reserved_for_others(fleet, workload)
-    is_mig = resources.mig_profile is not None
-    wants_gpus = resources.gpu_count > 0 and not is_mig
-    scores = _link_scores(fleet, workload.placement, resources)
-    return Need(
-        resources=resources,
-        placement=workload.placement,
-        now=now,
-        ends_at=ends_at,
-        present_model_mask=model,
-        memory_mask=memory,
-        architecture_mask=architecture,
-        eligible_mask=eligible,
-        granted_mask=granted,
-        tolerated=_tolerated(fleet, workload.placement.tolerations),
-        link_scores=scores,
-        is_mig=is_mig,
-        is_share=wants_gpus and resources.gpu_milli < WHOLE_GPU_MILLI,
-        wants_gpus=wants_gpus,
-        requires_links=scores is not None and workload.placement.links_required,
-        avoids_reservations=bool(fleet.reservations) and (wants_gpus or is_mig),
-    )
+    return granted, _find_partly_granted(fleet, granted)
+
+
+def _find_partly_granted(fleet: Fleet, granted: Masks) -> Bools | None:
+    partly = (granted != 0) & (granted != fleet.usable_mask)
+    return partly if partly.any() else None
 
 
 def _model_mask(fleet: Fleet, model: str | None) -> Masks:
     if model is None:
         return fleet.present_mask
-    if model not in fleet.models:
-        return np.zeros(len(fleet), dtype=np.uint16)
-    return fleet.gpu_bits(np.asarray(fleet.gpu_model == fleet.models.index(model)))
+    wanted = [i for i, name in enumerate(fleet.models) if name in model.split(OR)]
+    return fleet.gpu_bits(np.isin(fleet.gpu_model, wanted))
 
 
 def _memory_mask(fleet: Fleet, memory_mib: int | None) -> Masks:
@@ -114,12 +173,19 @@ def _architecture_mask(fleet: Fleet, architecture: str | None) -> Masks:
 
 
 def _reserved_for_others(fleet: Fleet, workload: Workload) -> Masks:
+    if workload.only_reserved:
+        return ~fleet.gpu_bits(_reserved_for(fleet, workload))
     if not fleet.reservations:
         return np.zeros(len(fleet), dtype=np.uint16)
-    others = fleet.reserved >= 0
-    if workload.reservation_id in fleet.reservations:
-        others &= fleet.reserved != fleet.reservations.index(workload.reservation_id)
+    others = np.asarray(fleet.reserved >= 0) & ~_reserved_for(fleet, workload)
     return fleet.gpu_bits(np.asarray(others))
+
+
+def _reserved_for(fleet: Fleet, workload: Workload) -> Bools:
+    """Return which GPUs are the workload's own reservation's, shape (gpu, node)."""
+    if workload.reservation_id not in fleet.reservations:
+        return np.zeros_like(fleet.reserved, dtype=np.bool_)
+    return np.asarray(fleet.reserved == fleet.reservations.index(workload.reservation_id))
 
 
 def _tolerated(fleet: Fleet, tolerations: tuple[Toleration, ...]) -> Bools:
@@ -128,6 +194,16 @@ def _tolerated(fleet: Fleet, tolerations: tuple[Toleration, ...]) -> Bools:
         for taints in fleet.taint_sets
     ]
     return np.asarray(np.array(by_set, dtype=np.bool_)[fleet.taint_set])
+
+
+def _data_percent(fleet: Fleet, placement: PlacementRequest) -> Ints | None:
+    names = sorted(set(placement.data))
+    if not names:
+        return None
+    held = np.zeros(len(fleet), dtype=np.int64)
+    for name in names:
+        held += fleet.label_mask(DATA_LABEL_PREFIX + name, DATA_AT_HAND)
+    return np.asarray(100 * held // len(names))
 
 
 def _repels(taint: Taint) -> bool:
@@ -158,7 +234,11 @@ def _link_scores(
         return None
     if placement.links is LinkPreference.NONE:
         return None
-    count = resources.gpu_count
+    key = ("links", placement.links, placement.links_required, resources.gpu_count)
+    return fleet.keep(key, lambda: _stack_links(fleet, placement, resources.gpu_count))
+
+
+def _stack_links(fleet: Fleet, placement: PlacementRequest, count: int) -> NDArray[np.int16]:
     width = fleet.gpu_count_max
     classes = [topology_class(matrix) for matrix in fleet.topologies]
     stack = stack_score_tables(

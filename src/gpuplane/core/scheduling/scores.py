@@ -178,6 +178,12 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
     return np.asarray((scores << _TIE_BITS) + busy)
 
 
+def follows_from_state(context: ScoreContext) -> bool:
+    """Tell whether nodes in the same state rank the same: nothing looks at names or labels."""
+    is_random = context.policy.placement is PlacementPolicy.RANDOM
+    return context.need.data_percent is None and not is_random
+
+
 def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:
     """Return the 0–100 score to show for a node's rank."""
     if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:

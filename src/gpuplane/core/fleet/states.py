@@ -1,0 +1,192 @@
+"""What is free on a node, as one number a state, and the way from one state to the next.
+
+Nodes of the same hardware with the same free devices, CPU and memory are in the same state: what
+is found for one holds for all of them, so whoever caches by state looks once. Owns the numbers,
+the exact arithmetic of taking and giving back, and the patterns of free shares. Never knows which
+node is in which state.
+"""
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
+
+Change = tuple[int, int, int, int, int, tuple[int, str, int] | None]
+"""A `Take` without its node: GPU mask, milli of each, CPU, memory, ephemeral storage, MIG."""
+
+FreeInstances = tuple[tuple[str, int, int], ...]
+"""(profile, GPU, a bit per first slice of each free instance), sorted."""
+
+
+class NodeState(NamedTuple):
+    """What is free on a node of one kind.
+
+    Args:
+        kind: Number of the node's hardware; see `States.add_kind`.
+        gpus: Free share of each usable GPU, 0 elsewhere, in milli.
+    """
+
+    kind: int
+    cpu: int
+    memory: int
+    ephemeral: int
+    gpus: tuple[int, ...]
+    migs: FreeInstances
+
+
+class Pattern(NamedTuple):
+    """The free shares of a node in whatever order, and which GPU models it has."""
+
+    models: frozenset[int]
+    shares: tuple[int, ...]
+
+
+class _Kind(NamedTuple):
+    usable_mask: int
+    healthy_mask: int
+    models: frozenset[int]
+
+
+class States:
+    """The states seen so far, numbered from 0 in the order of appearance.
+
+    Attributes:
+        values: What each state's number stands for.
+        pattern: Number of each state's pattern. `patterns`: what those numbers stand for.
+        free_mask: Wholly free GPUs of each state.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: list[_Kind] = []
+        self._kind_index: dict[Hashable, int] = {}
+        self.values: list[NodeState] = []
+        self.pattern: list[int] = []
+        self.free_mask: list[int] = []
+        self.patterns: list[Pattern] = []
+        self._index: dict[NodeState, int] = {}
+        self._pattern_index: dict[Pattern, int] = {}
+        self._after: dict[tuple[int, Change], int] = {}
+        self._before: dict[tuple[int, Change], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add_kind(
+        self, key: Hashable, usable_mask: int, healthy_mask: int, models: frozenset[int]
+    ) -> int:
+        """Return the number of a kind of node; `key` is all that tells kinds apart."""
+        kind = self._kind_index.setdefault(key, len(self._kinds))
+        if kind == len(self._kinds):
+            self._kinds.append(_Kind(usable_mask, healthy_mask, models))
+        return kind
+
+    def models_of(self, kind: int) -> frozenset[int]:
+        """Return the GPU models of a kind of node."""
+        return self._kinds[kind].models
+
+    def find(self, value: NodeState) -> int:
+        """Return the number of a state, a new one for a state that was never seen."""
+        found = self._index.get(value)
+        if found is not None:
+            return found
+        number = self._index[value] = len(self.values)
+        pattern = Pattern(self._kinds[value.kind].models, tuple(sorted(value.gpus)))
+        place = self._pattern_index.setdefault(pattern, len(self.patterns))
+        if place == len(self.patterns):
+            self.patterns.append(pattern)
+        self.values.append(value)
+        self.pattern.append(place)
+        self.free_mask.append(
+            sum(1 << gpu for gpu, free in enumerate(value.gpus) if free == WHOLE_GPU_MILLI)
+        )
+        return number
+
+    def after(self, state: int, change: Change, name: str) -> int:
+        """Return the state after a take.
+
+        Raises:
+            ValueError: If a usable GPU has not that much free, or the MIG instance is not free.
+        """
+        found = self._after.get((state, change))
+        if found is None:
+            found = self.find(self._take(self.values[state], change, name))
+            self._after[state, change] = found
+        return found
+
+    def before(self, state: int, change: Change, name: str) -> int:
+        """Return the state after a take is given back.
+
+        Raises:
+            ValueError: If a GPU would have more than a whole free, or the instance is free.
+        """
+        found = self._before.get((state, change))
+        if found is None:
+            found = self.find(self._give_back(self.values[state], change, name))
+            self._before[state, change] = found
+        return found
+
+    def _take(self, value: NodeState, change: Change, name: str) -> NodeState:
+        mask, milli, cpu, memory, ephemeral, mig = change
+        kind = self._kinds[value.kind]
+        gpus, migs = value.gpus, value.migs
+        if mig is not None:
+            gpu, profile, start = mig
+            if kind.healthy_mask >> gpu & 1:
+                if not _free_bits(migs, gpu, profile) >> start & 1:
+                    raise ValueError(f"{name}: {profile} at {start} of GPU {gpu} is not free")
+                migs = _flip(migs, gpu, profile, start)
+        else:
+            used = mask & kind.usable_mask
+            for gpu, free in enumerate(gpus):
+                if used >> gpu & 1 and free < milli:
+                    raise ValueError(f"{name}: GPU {gpu} has {free} milli free, {milli} asked")
+            gpus = _add(gpus, used, -milli)
+        return NodeState(
+            value.kind,
+            value.cpu - cpu,
+            value.memory - memory,
+            value.ephemeral - ephemeral,
+            gpus,
+            migs,
+        )
+
+    def _give_back(self, value: NodeState, change: Change, name: str) -> NodeState:
+        mask, milli, cpu, memory, ephemeral, mig = change
+        kind = self._kinds[value.kind]
+        gpus, migs = value.gpus, value.migs
+        if mig is not None:
+            gpu, profile, start = mig
+            if _free_bits(migs, gpu, profile) >> start & 1:
+                raise ValueError(f"{name}: instance {profile} is free already")
+            if kind.healthy_mask >> gpu & 1:
+                migs = _flip(migs, gpu, profile, start)
+        else:
+            used = mask & kind.usable_mask
+            for gpu, free in enumerate(gpus):
+                if used >> gpu & 1 and free + milli > WHOLE_GPU_MILLI:
+                    raise ValueError(f"{name}: GPU {gpu} is free already")
+            gpus = _add(gpus, used, milli)
+        return NodeState(
+            value.kind,
+            value.cpu + cpu,
+            value.memory + memory,
+            value.ephemeral + ephemeral,
+            gpus,
+            migs,
+        )
+
+
+def _add(gpus: tuple[int, ...], mask: int, milli: int) -> tuple[int, ...]:
+    if not mask:
+        return gpus
+    return tuple(free + milli if mask >> gpu & 1 else free for gpu, free in enumerate(gpus))
+
+
+def _free_bits(migs: FreeInstances, gpu: int, profile: str) -> int:
+    return next((bits for name, at, bits in migs if name == profile and at == gpu), 0)
+
+
+def _flip(migs: FreeInstances, gpu: int, profile: str, start: int) -> FreeInstances:
+    bits = _free_bits(migs, gpu, profile) ^ 1 << start
+    rest = [each for each in migs if each[:2] != (profile, gpu)]
+    return tuple(sorted([*rest, (profile, gpu, bits)]))

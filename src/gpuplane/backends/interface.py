@@ -104,6 +104,11 @@ class ReplicaObservation:
     outputs: dict[str, object] | None = None
     cpu_ms: int | None = None
     memory_peak_mib: int | None = None
+    gpu_memory_peak_mib: int | None = None
+    """Peak memory of its fullest GPU since it started; None where it has none to itself or where
+    nothing measures it."""
+    gpu_utilization_permille: int | None = None
+    """Mean utilisation of its GPUs since it started, in thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,16 @@ class ExecResult:
     exit_code: int
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MigOrder:
+    """How to cut one GPU: (profile, first memory slice) of instances to destroy and to create."""
+
+    node_name: str
+    gpu_id: GpuId
+    destroy: tuple[tuple[str, int], ...]
+    create: tuple[tuple[str, int], ...]
 
 
 class BackendError(Exception):
@@ -340,6 +355,23 @@ class Executes(Protocol):
         self, ref: AttemptRef, rank: int, command: Sequence[str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
         """Run the command in the replica's directory and environment."""
+        ...
+
+
+@runtime_checkable
+class Repartitions(Protocol):
+    """A backend that can cut a GPU in MIG mode anew."""
+
+    async def repartition(self, order: MigOrder) -> None:
+        """Destroy and create MIG instances of one GPU; again, when that was done, does nothing.
+
+        Returns once it is sure to happen: what is destroyed is gone from `observe` at once, what
+        is created is seen there when it is ready, and the generation grows with each.
+
+        Raises:
+            BackendError: If the GPU is not there or not in MIG mode, an instance to be destroyed
+                is held by an attempt, or the instances cannot exist together; nothing is changed.
+        """
         ...
 
 

@@ -5,7 +5,7 @@ event, so attempts between two events cost nothing.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -132,6 +132,13 @@ class AttemptTable:
             if clash:
                 message = f"{LABEL} GPU {gpu_id} is still held by attempt {clash[0]}"
                 raise BackendError(Word.START_FAILED, message)
+
+    def find_mig_holder(self, gpu_id: str, devices: Collection[str]) -> str | None:
+        """Return an attempt that holds one of these MIG devices of a GPU, or None."""
+        for attempt_id, (_, mig_device) in self._held.get(gpu_id, {}).items():
+            if mig_device is None or mig_device in devices:
+                return attempt_id
+        return None
 
     def observe(self, at: int) -> Iterator[ReplicaObservation]:
         """Yield what is seen of every replica at this fleet instant."""

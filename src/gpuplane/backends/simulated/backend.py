@@ -15,6 +15,7 @@ from gpuplane.backends.interface import (
     AttemptRef,
     BackendError,
     LogChunk,
+    MigOrder,
     Observation,
     Probe,
     ReplicaChanges,
@@ -23,6 +24,7 @@ from gpuplane.backends.interface import (
     Tombstoned,
 )
 from gpuplane.backends.simulated.attempts import AttemptTable, Entry
+from gpuplane.backends.simulated.cutting import mig_device_name
 from gpuplane.backends.simulated.fleet import Fleet, compute_chance
 from gpuplane.backends.simulated.fleet_clock import FleetClock
 from gpuplane.backends.simulated.inventory import Inventory
@@ -84,7 +86,7 @@ class SimulatedBackend:
             on_step=self._journal.note_step,
         )
         now = self._clock.now()
-        self._inventory = Inventory(fleet, now)
+        self._inventory = Inventory(fleet, now, self._journal.load_cuts())
         self._table = AttemptTable(
             self._inventory.failures, self._inventory.gpu_index, self._clock.to_instant
         )
@@ -148,6 +150,23 @@ class SimulatedBackend:
             self._inventory.check_place(replica, at)
             self._table.check_devices(replica)
         self._put(self._draw(plan, at), at)
+
+    async def repartition(self, order: MigOrder) -> None:
+        """Destroy and create MIG instances of one GPU; again does nothing."""
+        at = self._catch_up()
+        cut = self._inventory.plan_cut(order, at)
+        if cut is None:
+            return
+        holder = self._table.find_mig_holder(
+            order.gpu_id, [mig_device_name(order.gpu_id, one) for one in order.destroy]
+        )
+        if holder is not None and order.destroy:
+            message = f"{LABEL} attempt {holder} holds an instance that was to be destroyed"
+            raise BackendError(Word.MIG_UNAVAILABLE, message)
+        self._journal.store_cut(cut)
+        self._inventory.put_cut(cut, at)
+        for event in self._waiting:
+            event.set()
 
     async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
         """Ask an attempt to stop: SIGTERM, SIGKILL after grace_s; a late start is forbidden."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.backends.interface import BackendError
+from gpuplane.backends.simulated.cutting import Cut
 from gpuplane.backends.simulated.timeline import AttemptRecord
 from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
@@ -31,6 +32,9 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE TABLE IF NOT EXISTS tombstones (
     attempt_id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cuts (
+    gpu_id TEXT PRIMARY KEY, record BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS steps (
     at_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL
 ) STRICT;
@@ -40,6 +44,7 @@ log = logging.getLogger("gpuplane.simulated")
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AttemptRecord)
+_cut_decoder = msgspec.json.Decoder(Cut)
 
 
 class Journal:
@@ -143,6 +148,23 @@ class Journal:
         """Drop the record of an attempt; its tombstone is written before."""
         failpoint("simulated.delete_attempt")
         self._write("DELETE FROM attempts WHERE attempt_id = ?", (attempt_id,))
+
+    def store_cut(self, cut: Cut) -> None:
+        """Write how a GPU is cut, in place of what was known of it."""
+        failpoint("simulated.store_cut")
+        record = _encoder.encode(cut)
+        self._write("INSERT OR REPLACE INTO cuts VALUES (?, ?)", (cut.gpu_id, record))
+        failpoint("simulated.stored_cut")
+
+    def load_cuts(self) -> list[Cut]:
+        """Return every GPU that was cut; one that cannot be read is as the fleet file says."""
+        found = []
+        for gpu_id, blob in self._db.execute("SELECT gpu_id, record FROM cuts ORDER BY gpu_id"):
+            try:
+                found.append(_cut_decoder.decode(blob))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                log.error("the cut of %s in %s cannot be read: %s", gpu_id, self._path, error)
+        return found
 
     def delete_old_tombstones(self, now_ms: int) -> None:
         """Drop tombstones older than TOMBSTONE_DAYS."""

@@ -53,6 +53,12 @@ def a_fleet(*failures: str, text: str = SMALL, stop_delay: str = "1s") -> Fleet:
     return parse_fleet(text + (f"  failures:{lines}\n" if failures else ""), "small.yaml")
 
 
+def a_cut_fleet(*layout: str) -> Fleet:
+    """Return the small fleet with the first GPU of each big node cut into MIG instances."""
+    mig = f"      mig: [{{gpus: [0], layout: [{', '.join(layout)}]}}]\n"
+    return a_fleet(text=SMALL.replace("      racks: [r1, r2]\n", f"      racks: [r1, r2]\n{mig}"))
+
+
 def a_backend(
     fleet: Fleet, clock: FakeClock, folder: Path, *, seed: int = 1, speed: float = 1.0
 ) -> SimulatedBackend:

@@ -25,6 +25,7 @@ from tests.unit.backends.simulated.conftest import Open
 from tests.unit.backends.simulated.fleets import (
     SMALL,
     a_backend,
+    a_cut_fleet,
     a_fleet,
     a_plan,
     lasting,
@@ -240,11 +241,13 @@ async def test_shares_of_a_device_add_up_to_a_whole(open_backend: Open, fleet: F
         await backend.ensure_workload(a_plan(fleet, "c", gpu_milli=1), {})
 
 
-async def test_two_mig_devices_of_one_gpu_are_held_apart(open_backend: Open, fleet: Fleet) -> None:
+async def test_two_mig_devices_of_one_gpu_are_held_apart(open_backend: Open) -> None:
+    fleet = a_cut_fleet("3g.40gb@0", "3g.40gb@4")
+    gpu_id = fleet.nodes[0].gpus[0].gpu_id
     backend = open_backend(fleet)
-    await backend.ensure_workload(a_plan(fleet, "a", mig_device="3g.40gb@0"), {})
-    await backend.ensure_workload(a_plan(fleet, "b", mig_device="3g.40gb@4"), {})
-    for name, mig_device in (("c", "3g.40gb@4"), ("d", None)):
+    await backend.ensure_workload(a_plan(fleet, "a", mig_device=f"{gpu_id}/3g.40gb@0"), {})
+    await backend.ensure_workload(a_plan(fleet, "b", mig_device=f"{gpu_id}/3g.40gb@4"), {})
+    for name, mig_device in (("c", f"{gpu_id}/3g.40gb@4"), ("d", None)):
         with pytest.raises(BackendError, match="still held"):
             await backend.ensure_workload(a_plan(fleet, name, mig_device=mig_device), {})
 

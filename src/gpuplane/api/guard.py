@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuplane.api.authentication import Authenticator
-from gpuplane.api.json_bodies import check_json
+from gpuplane.api.direct import direct_app
+from gpuplane.api.json_bodies import read_json
 from gpuplane.api.limits import Limits, SubmitBuckets
 from gpuplane.core.ids import ProjectId, TenantId, UserId
 from gpuplane.db.calls import Call, open_answer
@@ -91,7 +92,7 @@ class Guard:
         permission = permission_of(route.endpoint)
         if permission is None:
             raise ValueError(f"{route.path} names no permission; mark it with @requires(...)")
-        self._app = app
+        self._app = direct_app(route) or app
         self._context = context
         self._permission = permission
         self._upload_bytes = upload_limit(route.endpoint)
@@ -130,7 +131,7 @@ class Guard:
         body = await _read_body(receive, headers, self._context.limits.body_bytes)
         if body:
             _require_json(headers)
-            check_json(body, self._context.limits.json_depth)
+            scope["state"]["json"] = read_json(body, self._context.limits.json_depth)
         if scope["method"] == "POST" and b"idempotency-key" in headers:
             call.idempotency_key = self._key(headers)
             call.request_hash = _request_hash(scope, body)

@@ -12,8 +12,8 @@ import msgspec
 from gpuplane.kit.errors import InvalidInput
 
 
-def check_json(body: bytes, max_depth: int) -> None:
-    """Raise unless a body is JSON that every part behind can hold.
+def read_json(body: bytes, max_depth: int) -> Any:
+    """Return what a body says, once it is JSON that every part behind can hold.
 
     Raises:
         InvalidInput: If it is not; the sentence says what is wrong where.
@@ -38,7 +38,7 @@ def check_json(body: bytes, max_depth: int) -> None:
         _check_depth(value, max_depth)
     if b"\\u0000" in body:
         _check_nul(value)
-    json.loads(body, object_pairs_hook=_without_doubles)
+    return json.loads(body, object_pairs_hook=_without_doubles)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

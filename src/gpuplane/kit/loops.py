@@ -21,8 +21,10 @@ BACKOFF_FIRST_S = 0.5
 BACKOFF_LAST_S = 30.0
 PAUSE_FIRST_S = 0.02
 PAUSE_LAST_S = 0.5
-"""After a turn of more than 20 ms a loop rests as long as the turn took, half a second at most:
-wake-ups that come faster are answered together, and no loop takes more than half a core."""
+PAUSE_RATIO = 2.0
+"""After a turn of more than 20 ms a loop rests twice as long as the turn took, half a second at
+most: wake-ups that come faster are answered together, and no loop takes more than a third of the
+interpreter from those who wait for an answer."""
 STALLED_AFTER_PERIODS = 5
 """A loop that has not finished a turn for so many periods (at least 30 s) is reported stalled."""
 
@@ -115,8 +117,9 @@ class LoopRunner:
                 delay = min(backoff, BACKOFF_LAST_S) * random.uniform(0.8, 1.2)
                 await asyncio.sleep(delay)
                 continue
-            pause = min(state.last_duration_s or 0.0, PAUSE_LAST_S)
-            if pause > PAUSE_FIRST_S:
+            last_s = state.last_duration_s or 0.0
+            pause = min(last_s * PAUSE_RATIO, PAUSE_LAST_S)
+            if last_s > PAUSE_FIRST_S:
                 await asyncio.sleep(pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), timeout=delay)

@@ -88,6 +88,23 @@ class MigPlacement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class MigChange:
+    """How one GPU is to be cut anew: what goes, then what comes.
+
+    Args:
+        destroy: Instances that nobody holds.
+        create: Instances on the slices that are free then.
+    """
+
+    node_id: NodeId
+    node_name: str
+    gpu_id: GpuId
+    gpu_index: int
+    destroy: tuple[MigSlot, ...]
+    create: tuple[MigSlot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """What one replica holds on one node.
 

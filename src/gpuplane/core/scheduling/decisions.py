@@ -9,7 +9,7 @@ from enum import Enum
 from uuid import UUID
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.fleet.facts import MigPlacement
+from gpuplane.core.fleet.facts import MigChange, MigPlacement, MigSlot
 from gpuplane.core.ids import ClusterId, GpuId, JobId, NodeId
 from gpuplane.core.reasons import Reason, Word
 
@@ -125,7 +125,28 @@ class NeedsPreemption:
         return tuple(receipt.job_id for receipt in self.receipts)
 
 
-Verdict = Placed | Waiting | NeedsPreemption
+@dataclass(frozen=True, slots=True)
+class NeedsRepartition:
+    """No MIG instance is free, but GPUs can be cut anew without touching what anyone holds.
+
+    The workload waits and everything else goes on. What is to be destroyed, its part of the nodes
+    and its quota were kept from everyone after it in the order.
+
+    Args:
+        changes: One per GPU to cut.
+        counts: Nodes refused per filter, as for one that waits.
+    """
+
+    job_id: JobId
+    version: int
+    cluster_id: ClusterId
+    changes: tuple[MigChange, ...]
+    reason: Reason
+    counts: tuple[WordCount, ...]
+    position: int
+
+
+Verdict = Placed | Waiting | NeedsPreemption | NeedsRepartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +177,10 @@ class Decision:
     def preempting(self) -> tuple[NeedsPreemption, ...]:
         return tuple(each for each in self.verdicts if isinstance(each, NeedsPreemption))
 
+    @property
+    def repartitioning(self) -> tuple[NeedsRepartition, ...]:
+        return tuple(each for each in self.verdicts if isinstance(each, NeedsRepartition))
+
     def to_json(self) -> bytes:
         """Return the decision as JSON: keys sorted, no spaces, equal bytes for equal decisions."""
         return json.dumps(
@@ -171,13 +196,15 @@ def encode_value(value: object) -> object:
         return str(value)
     if isinstance(value, MigPlacement):
         return {"gpu_id": value.gpu_id, "profile": value.profile, "start": value.start}
+    if isinstance(value, MigSlot):
+        return {"profile": value.profile, "start": value.start}
     if isinstance(value, (tuple, list)):
         return [encode_value(each) for each in value]
     if isinstance(value, dict):
         return {str(key): encode_value(each) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         shape = {each.name: encode_value(getattr(value, each.name)) for each in fields(value)}
-        if isinstance(value, (Placed, Waiting, NeedsPreemption)):
+        if isinstance(value, Verdict):
             shape["kind"] = type(value).__name__
         return shape
     return value

@@ -70,7 +70,8 @@ class Judge:
         workload = entry.workload
         state = self._queues.setdefault(workload.queue, _QueueState())
         if state.is_stopped:
-            return entry
+            reserved = self._trial.find_reserved(workload)
+            return entry if reserved is None else self._place(entry, reserved, position)
         kind = entry.kind
         is_known = kind is not None and kind in state.refused
         refusal: QuotaRefusal | None = None
@@ -108,7 +109,7 @@ class Judge:
         if needed_replicas(workload.replicas) == workload.replicas.count:
             answer = trial.answers.first(entry, trial.changes)
             if isinstance(answer, QuotaRefusal):
-                return answer
+                return trial.find_reserved(workload) or answer
         return trial.find_place(workload)
 
     def finish(self) -> list[Verdict]:

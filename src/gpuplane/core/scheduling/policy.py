@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuplane.core.fleet.columns import Fleet
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.fleet.facts import MigChange
+from gpuplane.core.ids import ClusterId, GpuId, JobId
 from gpuplane.core.quota.tree import QuotaTree
+from gpuplane.core.scheduling.reservations import Reservation
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Priority
 
@@ -86,6 +88,10 @@ class Policy:
     """How a cycle orders, ranks and preempts.
 
     Args:
+        data_weight: Weight, of 100, of the data sets that a node has at hand, where a workload
+            names some; the policy's own score keeps the rest.
+        hint_points: Most points of 100 that a prediction adds to or takes from a node's score: it
+            decides between nodes of about the same score, and a wrong one costs little. 0 for none.
         default_duration_s: Taken for work of which nothing is known, where an end is needed.
         max_reserved_heads: Blocked heads that keep their place per cycle: bounds the forecasts.
         typical_share: Share of all replicas that the typical workload mix covers (Weng et al.).
@@ -96,9 +102,11 @@ class Policy:
     topology_weight: int = 40
     resource_weight: int = 35
     balance_weight: int = 25
+    data_weight: int = 30
     boosts: Boosts = field(default_factory=Boosts)
     backfill: Backfill = Backfill.CANNOT_DELAY_HEAD
     preemption: PreemptionLimits = field(default_factory=PreemptionLimits)
+    hint_points: int = 10
     default_duration_s: int = 3600
     max_reserved_heads: int = 4
     typical_share: float = 0.95
@@ -131,6 +139,10 @@ class Snapshot:
         quotas: Usage of `running` is already counted.
         frozen: Nothing new starts; `frozen_note` says who froze it and why.
         preempted_last_hour: Victims of the last hour, by cluster.
+        reservations: Those that have not begun; GPUs of those that have are marked in `fleets`.
+        recutting: GPUs that are being cut anew, by the job they are cut for; the facts of the
+            fleet show them without what is being destroyed.
+        uncut: GPUs that are not to be cut now, because cutting them failed a moment ago.
     """
 
     generation: int
@@ -142,3 +154,6 @@ class Snapshot:
     frozen: bool = False
     frozen_note: str = ""
     preempted_last_hour: Mapping[ClusterId, int] = field(default_factory=dict)
+    recutting: Mapping[JobId, tuple[MigChange, ...]] = field(default_factory=dict)
+    uncut: frozenset[GpuId] = frozenset()
+    reservations: tuple[Reservation, ...] = ()

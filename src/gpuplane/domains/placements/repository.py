@@ -37,9 +37,17 @@ from gpuplane.domains.placements.rules import (
     DeviceGuard,
     Holder,
     NodeGuard,
+    Repartition,
+    RepartitionState,
     Reservation,
 )
-from gpuplane.domains.placements.tables import allocations, devices, nodes, reservations
+from gpuplane.domains.placements.tables import (
+    allocations,
+    devices,
+    nodes,
+    repartitions,
+    reservations,
+)
 
 CHUNK = 1000
 """Values in one IN list: well under SQLite's 32,766 parameters, and one plan for most batches."""
@@ -253,8 +261,16 @@ def list_reservations(
     return _reservations(session, *where)
 
 
-def lock_due_reservations(session: ReadSession, now: int) -> tuple[Reservation, ...]:
-    """Return reservations that should begin, end, or hold more devices than they do, locked."""
+def lock_due_reservations(
+    session: ReadSession, now: int, *, looks_at_all: bool = False
+) -> tuple[Reservation, ...]:
+    """Return reservations that should begin, end, or hold more devices than they do, locked.
+
+    Args:
+        session: A session.
+        now: The instant.
+        looks_at_all: Return every active one, because some may have to be given up.
+    """
     query = select(reservations.c.id).where(
         ((reservations.c.state == "scheduled") & (reservations.c.start_at <= now))
         | (reservations.c.state == "active")
@@ -269,6 +285,7 @@ def lock_due_reservations(session: ReadSession, now: int) -> tuple[Reservation, 
         if each.state is ReservationState.SCHEDULED
         or each.end_at <= now
         or len(each.gpu_ids) < each.gpu_count
+        or looks_at_all
     )
 
 
@@ -276,6 +293,50 @@ def list_models(session: ReadSession, cluster_id: ClusterId) -> list[str]:
     """Return the models a cluster has, by name."""
     query = select(devices.c.model).where(devices.c.cluster_id == cluster_id).distinct()
     return sorted(row["model"] for row in session.rows(query))
+
+
+def insert_repartitions(session: WriteSession, rows: Sequence[Repartition]) -> None:
+    """Write GPUs that are to be cut anew."""
+    session.execute(insert(repartitions), [_repartition_values(each) for each in rows])
+
+
+def list_repartitions(
+    session: ReadSession, cluster_id: ClusterId | None = None
+) -> tuple[Repartition, ...]:
+    """Return the GPUs that are being cut anew, or could not be, by id."""
+    query = select(repartitions).order_by(repartitions.c.gpu_id)
+    if cluster_id is not None:
+        query = query.where(repartitions.c.cluster_id == cluster_id)
+    return tuple(_repartition(row) for row in session.rows(query))
+
+
+def set_repartition_state(
+    session: WriteSession, gpu_id: GpuId, state: RepartitionState, message: str
+) -> None:
+    """Store how far the cutting of a GPU is."""
+    session.execute(
+        update(repartitions)
+        .where(repartitions.c.gpu_id == gpu_id)
+        .values(state=str(state), message=message)
+    )
+
+
+def delete_repartition(session: WriteSession, gpu_id: GpuId) -> None:
+    """Drop the order to cut a GPU."""
+    session.execute(repartitions.delete().where(repartitions.c.gpu_id == gpu_id))
+
+
+def _repartition_values(each: Repartition) -> dict[str, Any]:
+    values = {name: getattr(each, name) for name in type(each).__slots__}
+    return {**values, "state": str(each.state)}
+
+
+def _repartition(row: RowMapping) -> Repartition:
+    slots = {
+        name: tuple((str(profile), int(start)) for profile, start in row[name])
+        for name in ("destroy", "create")
+    }
+    return Repartition(**{**row, **slots, "state": RepartitionState(row["state"])})
 
 
 def _reservations(session: ReadSession, *where: ColumnElement[bool]) -> tuple[Reservation, ...]:

@@ -1,7 +1,8 @@
 """Placements as values, and the pure decisions: does an order still fit, what is a device now."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
@@ -168,6 +169,50 @@ class Reservation:
     created_by: UserId
     ended_at: int | None = None
     gpu_ids: tuple[GpuId, ...] = ()
+
+
+class RepartitionState(StrEnum):
+    """How far the cutting of a GPU is."""
+
+    ASKED = "asked"
+    """The scheduler wants it; its backend was not told yet."""
+    SENT = "sent"
+    """The backend took it on; the new instances are to be seen."""
+    FAILED = "failed"
+    """The backend could not; the GPU is left alone until the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """A GPU that is cut anew for a job.
+
+    Args:
+        destroy: (profile, first memory slice) of instances that nobody holds.
+        create: The same of those that are to come.
+        deadline_at: When it is given up, or a failure is forgotten.
+    """
+
+    gpu_id: GpuId
+    cluster_id: ClusterId
+    node_id: NodeId
+    node_name: str
+    gpu_index: int
+    job_id: JobId
+    destroy: tuple[tuple[str, int], ...]
+    create: tuple[tuple[str, int], ...]
+    state: RepartitionState
+    message: str
+    asked_at: int
+    deadline_at: int
+
+    @property
+    def is_underway(self) -> bool:
+        """Return whether what is to be destroyed may not be given out."""
+        return self.state is not RepartitionState.FAILED
+
+    def is_done(self, instances: Collection[tuple[str, int]]) -> bool:
+        """Return whether a GPU with these instances is cut as it was asked for."""
+        return set(self.create) <= set(instances) and not set(self.destroy) & set(instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,29 +393,6 @@ def _add(
         device.changed = True
 
 
-def fits_beside(
-    wanted: Reservation, others: Iterable[Reservation], device_count: int
-) -> tuple[bool, int]:
-    """Return whether a reservation fits beside the others, and how many GPUs are left for it.
-
-    Args:
-        others: Reservations of the same cluster and model that are scheduled or active.
-        device_count: How many GPUs of the model the cluster has.
-    """
-    beside = [
-        each
-        for each in others
-        if each.start_at < wanted.end_at and wanted.start_at < each.end_at and each.id != wanted.id
-    ]
-    instants = {wanted.start_at, *(each.start_at for each in beside)}
-    most = max(
-        sum(each.gpu_count for each in beside if each.start_at <= at < each.end_at)
-        for at in instants
-        if wanted.start_at <= at < wanted.end_at
-    )
-    return most + wanted.gpu_count <= device_count, max(0, device_count - most)
-
-
 def choose_reservation(held: Iterable[Reservation], model: str | None) -> ReservationId | None:
     """Return which of a project's active reservations a workload may use, the longest first.
 
@@ -383,7 +405,10 @@ def choose_reservation(held: Iterable[Reservation], model: str | None) -> Reserv
 
 
 def choose_devices(
-    count: int, devices: Sequence[DeviceGuard], kept: frozenset[GpuId] = frozenset()
+    count: int,
+    devices: Sequence[DeviceGuard],
+    kept: frozenset[GpuId] = frozenset(),
+    fixed: frozenset[GpuId] = frozenset(),
 ) -> tuple[GpuId, ...]:
     """Return which devices a reservation takes: healthy and unused first, whole nodes first.
 
@@ -391,6 +416,7 @@ def choose_devices(
         count: How many.
         devices: Devices of the model that no other reservation holds.
         kept: Devices it should take before all others.
+        fixed: Devices whose work nobody may stop: taken last, though they are free some day.
     """
     free_on: dict[UUID, int] = {}
     for each in devices:
@@ -402,6 +428,7 @@ def choose_devices(
         key=lambda each: (
             each.gpu_id not in kept,
             each.down,
+            each.gpu_id in fixed,
             each.allocated_milli > 0,
             -free_on[each.node_id],
             str(each.node_id),

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-from gpuplane.db.types import Base, Instant
+from gpuplane.db.types import Base, Instant, Json
 
 nodes = Table(
     "placements_nodes",
@@ -86,6 +86,27 @@ devices = Table(
     Column("version", Integer, nullable=False),
     CheckConstraint(
         "allocated_milli >= 0 AND allocated_milli <= 1000", name="placements_gpu_not_oversold"
+    ),
+)
+
+repartitions = Table(
+    "placements_repartitions",
+    Base.metadata,
+    Column("gpu_id", String(100), primary_key=True),
+    Column("cluster_id", Uuid(), nullable=False, index=True),
+    Column("node_id", Uuid(), nullable=False),
+    Column("node_name", String(253), nullable=False),
+    Column("gpu_index", Integer, nullable=False),
+    # The job that waits for it; it may be over by now.
+    Column("job_id", Uuid(), nullable=False),
+    Column("destroy", Json, nullable=False),
+    Column("create", Json, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("asked_at", Instant, nullable=False),
+    Column("deadline_at", Instant, nullable=False),
+    CheckConstraint(
+        "state IN ('asked','sent','failed')", name="placements_repartition_state_known"
     ),
 )
 

@@ -38,7 +38,7 @@ REFUSED: dict[Word, tuple[NodeFacts, Shape]] = {
     Word.GPU_ARCHITECTURE: (a_node(), lambda w: w.gpus(1, gpu_architecture="ampere")),
     Word.MIG_UNAVAILABLE: (
         a_node(mig={0: [("1g.10gb", 0)]}),
-        lambda w: w.mig("2g.20gb"),
+        lambda w: w.mig("2g.10gb"),
     ),
     Word.RDMA: (a_node(rdma_fabric="ib-1"), lambda w: w.gpus(1, rdma_fabric="ib-2")),
     Word.NODE_TOO_SMALL: (a_node(gpu_count=4), lambda w: w.gpus(5)),

@@ -12,7 +12,7 @@ from gpuplane.core.ids import (
     ReplicaId,
     ReservationId,
 )
-from gpuplane.core.reasons import Reason
+from gpuplane.core.reasons import Reason, Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
@@ -50,10 +50,11 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     nodes = repository.lock_nodes(session, {replica.node_id for replica in replicas})
     devices = repository.lock_devices(session, _gpu_ids(replicas))
     owners = _owners(session, devices.values())
+    doomed = _doomed(session, replicas)
     refused: dict[AttemptId, Reason] = {}
     rows: list[Allocation] = []
     for order in todo:
-        reason = take(order, nodes, devices, owners)
+        reason = _refuse_doomed(order, doomed) or take(order, nodes, devices, owners)
         if reason is None:
             rows.extend(_allocations(order, devices, at))
         else:
@@ -84,6 +85,26 @@ def release(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) ->
 def release_replicas(session: WriteSession, replica_ids: Sequence[ReplicaId], at: int) -> int:
     """Give back what single replicas hold, when a job shrinks; idempotent."""
     return _release(session, lambda: repository.open_of_replicas(session, replica_ids), at)
+
+
+def _doomed(session: ReadSession, replicas: Sequence[ReplicaOrder]) -> set[tuple[GpuId, int]]:
+    """Return (GPU, first slice) of MIG instances that are being destroyed; asked only for MIG."""
+    if not any(replica.mig for replica in replicas):
+        return set()
+    return {
+        (row.gpu_id, start)
+        for row in repository.list_repartitions(session)
+        if row.is_underway
+        for _, start in row.destroy
+    }
+
+
+def _refuse_doomed(order: PlacementOrder, doomed: set[tuple[GpuId, int]]) -> Reason | None:
+    for replica in order.replicas:
+        if replica.mig is not None and (replica.mig.gpu_id, replica.mig.start) in doomed:
+            said = f"{replica.mig.profile} of {replica.mig.gpu_id} is being destroyed."
+            return Reason(Word.MIG_UNAVAILABLE, said)
+    return None
 
 
 def _owners(session: ReadSession, guards: Iterable[DeviceGuard]) -> dict[ReservationId, ProjectId]:

@@ -1,6 +1,6 @@
 """Capacity set aside: created, cancelled, begun and ended in time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuplane.core.capacity import ReservationState
@@ -13,6 +13,7 @@ from gpuplane.core.ids import (
     ReservationId,
     TenantId,
 )
+from gpuplane.core.scheduling.reservations import Hold, Window, compute_room, is_no_show
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
@@ -24,15 +25,16 @@ from gpuplane.domains.placements.errors import (
     ReservationNotFound,
     ReservationOver,
 )
-from gpuplane.domains.placements.rules import (
-    Reservation,
-    choose_devices,
-    fits_beside,
-)
+from gpuplane.domains.placements.rules import Reservation, choose_devices
 from gpuplane.domains.placements.service.following import follow
+from gpuplane.domains.usage import service as usage
 
 MAX_RESERVATION_MS = 366 * 86_400_000
 FURTHEST_MS = 2 * MAX_RESERVATION_MS
+NEVER_NO_SHOW = 0
+"""The grace of reservations that wait for ever for somebody to show up."""
+MAX_LOOK_BACK = 10_000
+"""Intervals of a reservation's devices looked at for a use; where there are more, there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,24 @@ def model_named(name: str) -> str:
 
 
 def create_reservation(
-    session: WriteSession, wanted: Reservation, actor: str, now: int
+    session: WriteSession,
+    wanted: Reservation,
+    actor: str,
+    now: int,
+    holds: Iterable[Hold] = (),
 ) -> Reservation:
-    """Set GPUs of a model aside from start to end, if the cluster has so many then.
+    """Set GPUs of a model aside from start to end, if so many can be guaranteed all that time.
+
+    Args:
+        session: A writing session.
+        wanted: The reservation.
+        actor: Who makes it.
+        now: The instant.
+        holds: What running work holds of the model outside reservations.
 
     Raises:
         BadReservation: If the window is over, or the cluster has no GPU of the model.
-        NotEnoughCapacity: If other reservations leave too few.
+        NotEnoughCapacity: If other reservations, and work that nobody may stop, leave too few.
     """
     if wanted.end_at <= max(now, wanted.start_at):
         raise BadReservation(
@@ -100,16 +113,17 @@ def create_reservation(
         model=wanted.model,
         states=(ReservationState.SCHEDULED, ReservationState.ACTIVE),
     )
-    fits, left = fits_beside(wanted, others, len(guards))
-    if not fits:
+    left = compute_room(_window_of(wanted), map(_window_of, others), len(guards), holds)
+    if wanted.gpu_count > left:
         raise NotEnoughCapacity(
             f"{wanted.gpu_count} {wanted.model} are wanted and {left} of {len(guards)} are left "
-            "throughout that time.",
+            "throughout that time beside other reservations and work that may not be stopped.",
             field="count",
             fix=f"Reserve at most {left}, or another time.",
         )
     repository.insert_reservation(session, wanted)
     _announce(session, wanted, "reservation.created", f"{actor} reserved GPUs.", actor, now)
+    session.wake("scheduler")
     return wanted
 
 
@@ -169,19 +183,56 @@ def usable_reservations(
     return found
 
 
-def advance_reservations(session: WriteSession, now: int) -> ReservationChanges:
-    """Begin and end what is due, and give active ones the devices they still lack."""
+def holders_outside_reservations(
+    session: ReadSession, cluster_id: ClusterId, model: str
+) -> dict[GpuId, tuple[JobId, ...]]:
+    """Return the jobs on each GPU of a model that no reservation holds, for GPUs that are held."""
+    open_to_all = [
+        guard.gpu_id
+        for guard in repository.list_device_guards(session, cluster_id)
+        if guard.model == model and guard.reservation_id is None and guard.allocated_milli
+    ]
+    found: dict[GpuId, tuple[JobId, ...]] = {}
+    for row in repository.holders_on(session, open_to_all):
+        found[row.gpu_id] = (*found.get(row.gpu_id, ()), row.job_id)
+    return found
+
+
+def advance_reservations(
+    session: WriteSession,
+    now: int,
+    no_show_s: int = NEVER_NO_SHOW,
+    find_fixed: Callable[[ReadSession], Collection[GpuId]] | None = None,
+) -> ReservationChanges:
+    """Begin and end what is due, and give active ones the devices they still lack.
+
+    Args:
+        session: A writing session.
+        now: The instant.
+        no_show_s: How long a reservation that began waits for its first use before its GPUs come
+            free again; 0 for ever.
+        find_fixed: Finds the devices whose work nobody may stop: they are taken last.
+    """
     activated: list[ReservationId] = []
     ended: list[ReservationId] = []
     in_the_way: set[JobId] = set()
-    for each in repository.lock_due_reservations(session, now):
+    for each in repository.lock_due_reservations(session, now, looks_at_all=no_show_s > 0):
         if each.end_at <= now:
             _end(session, each, ReservationState.ENDED, now)
             _announce(session, each, "reservation.ended", "The reservation ended.", "system", now)
             ended.append(each.id)
             continue
+        if each.state is ReservationState.ACTIVE and _nobody_came(session, each, now, no_show_s):
+            _end(session, each, ReservationState.ENDED, now)
+            text = f"Nobody used it within {no_show_s} s of its beginning: its GPUs are free again."
+            _announce(session, each, "reservation.no_show", text, "system", now)
+            ended.append(each.id)
+            continue
         began = each.state is ReservationState.SCHEDULED
-        taken, jobs = _take_devices(session, each, now)
+        if not began and len(each.gpu_ids) >= each.gpu_count:
+            continue
+        fixed = find_fixed(session) if find_fixed is not None else ()
+        taken, jobs = _take_devices(session, each, fixed, now)
         in_the_way.update(jobs)
         if began:
             repository.set_reservation_state(session, each.id, ReservationState.ACTIVE, None)
@@ -191,14 +242,35 @@ def advance_reservations(session: WriteSession, now: int) -> ReservationChanges:
     return ReservationChanges(tuple(activated), tuple(ended), tuple(sorted(in_the_way)))
 
 
+def _nobody_came(session: ReadSession, reservation: Reservation, now: int, no_show_s: int) -> bool:
+    """Tell whether none of the devices has been used by the project since the beginning."""
+    if not is_no_show(reservation.start_at, now, no_show_s, was_used=False):
+        return False
+    if not reservation.gpu_ids:
+        return False  # it never got a device, so nobody could come
+    seen = usage.list_intervals(
+        session, reservation.start_at, now, gpu_ids=reservation.gpu_ids, limit=MAX_LOOK_BACK
+    )
+    was_used = len(seen) >= MAX_LOOK_BACK or any(
+        share.job_id is not None and share.project_id == reservation.project_id
+        for interval in seen
+        for share in interval.shares
+    )
+    return is_no_show(reservation.start_at, now, no_show_s, was_used=was_used)
+
+
+def _window_of(reservation: Reservation) -> Window:
+    return Window(reservation.start_at, reservation.end_at, reservation.gpu_count)
+
+
 def _take_devices(
-    session: WriteSession, reservation: Reservation, now: int
+    session: WriteSession, reservation: Reservation, fixed: Collection[GpuId], now: int
 ) -> tuple[tuple[GpuId, ...], set[JobId]]:
     """Give a reservation the devices it lacks; return them and the jobs of others on them."""
     guards = repository.lock_model(session, reservation.cluster_id, reservation.model)
     open_to_it = [guard for guard in guards.values() if guard.reservation_id is None]
     lacking = reservation.gpu_count - len(reservation.gpu_ids)
-    taken = choose_devices(lacking, open_to_it)
+    taken = choose_devices(lacking, open_to_it, fixed=frozenset(fixed))
     for gpu_id in taken:
         guards[gpu_id].reservation_id = reservation.id
         guards[gpu_id].changed = True

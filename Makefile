@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTEST := .venv/bin/python -m pytest
+# Two workers a core: most tests of processes, kills and time-outs wait rather than compute.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 8 : 2 * cores)))
 FAST_TESTS := tests/unit tests/property tests/tidy
 COMPILE := .venv/bin/uv pip compile --quiet --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-header --python-version 3.11 --extra build
@@ -37,7 +39,7 @@ check-tests:
 # MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
 .PHONY: test
 test: setup check-lint check-types check-imports ## all that this machine can run; ends with what was left out
-	@$(PYTEST) -q -n 2 --dist worksteal $(if $(MAY_LEAVE_OUT),--may-leave-out=$(MAY_LEAVE_OUT)) tests
+	@$(PYTEST) -q -n $(WORKERS) --dist worksteal $(if $(MAY_LEAVE_OUT),--may-leave-out=$(MAY_LEAVE_OUT)) tests
 
 .PHONY: soak
 soak: setup ## the long runs: random kills, many examples (results go to docs/status.md)

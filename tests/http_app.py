@@ -28,6 +28,7 @@ from gpuplane.domains.events.endpoints import router as events_router
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.identity.endpoints import router as identity_router
+from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.secrets.endpoints import router as secrets_router
 from gpuplane.kit.access import Permission, Principal, Role
@@ -185,6 +186,7 @@ async def running_server(
             "event_feed": Feed(),
             "webhook_policy": WebhookPolicy(),
             "find_cluster": clusters.find_cluster,
+            "find_holds": find_holds,
             "has_node": nodes.has_node,
             **(ports or {}),
         }

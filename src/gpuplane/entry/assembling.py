@@ -30,6 +30,8 @@ from gpuplane.domains.jobs.service import (
     count_queue_users,
 )
 from gpuplane.domains.jobs.service.due import WaitTargets
+from gpuplane.domains.jobs.service.holding import find_holds
+from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.secrets import service as secrets
@@ -37,12 +39,14 @@ from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock
-from gpuplane.kit.feeds import Feed
+from gpuplane.kit.feeds import Feed, Seats
 from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
+from gpuplane.loops.deciding.process import DecisionProcess
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.learner import LearnerLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
@@ -69,6 +73,10 @@ class Parts:
     client: httpx2.AsyncClient
     leases: LeaseKeeper
     tracing: Tracing
+    turns: DecisionProcess
+    """Decides for the scheduler."""
+    questions: DecisionProcess
+    """Answers what people ask: a long forecast must not hold the scheduler up."""
 
 
 def owner_name() -> str:
@@ -85,7 +93,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         return chance.uniform(-1, 1)
 
     def seal(text: str) -> bytes:
-        return parts.keys.seal(text.encode(), "jobs/outputs")
+        return parts.keys.seal(text.encode(), OUTPUTS_CONTEXT)
 
     return [
         SchedulerLoop(
@@ -94,6 +102,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             parts.leases,
             policy_of(settings),
             settings.scheduling.seed,
+            parts.turns,
             settings.loops.scheduler_s,
         ),
         DispatcherLoop(
@@ -123,7 +132,9 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             targets_of(settings),
             settings.loops.monitor_s,
             uptimes_of(settings),
+            settings.scheduling.no_show_s,
         ),
+        LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
         RelayLoop(database, parts.leases, parts.feed.publish),
         WebhookLoop(
             database,
@@ -166,13 +177,20 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 settings.limits.unfinished_jobs, settings.limits.array_size
             ),
             "planner": WorldPlanner(
-                parts.database, parts.clock, policy_of(settings), settings.scheduling.seed
+                parts.database,
+                parts.clock,
+                policy_of(settings),
+                settings.scheduling.seed,
+                parts.questions,
             ),
             "event_feed": parts.feed,
+            "log_followers": Seats(settings.http.log_followers),
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "has_node": nodes.has_node,
+            "find_holds": find_holds,
             "in_use": (find_jobs, secrets.find_use),
+            "rewraps": (rewrap_outputs,),
             "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
@@ -211,6 +229,7 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(
         placement=PlacementPolicy(settings.scheduling.placement),
         preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
+        hint_points=settings.scheduling.hint_points,
     )
 
 

@@ -61,6 +61,8 @@ class HttpSettings:
                                    "tenant's loop must not starve the others")  # fmt: skip
     submit_burst: int = setting(1000, "submits", "a sweep may come at once")
     streams: int = setting(200, "readers", "each follows the event stream on an open socket")
+    log_followers: int = setting(500, "readers per server", "each holds a socket and looks for "
+                                 "new output ten times a second")  # fmt: skip
     workspace_bytes: int = setting(256 << 20, "bytes", "an uploaded working directory; data "
                                    "belongs into volumes")  # fmt: skip
 
@@ -83,6 +85,7 @@ class LoopSettings:
     observer_s: float = setting(5.0, "seconds", "a change that no watcher saw is found")
     inventory_s: float = setting(10.0, "seconds", "nodes and GPUs come, fail and go")
     monitor_s: float = setting(1.0, "seconds", "the resolution of deadlines and gates")
+    learner_s: float = setting(10.0, "seconds", "backstop; the end of an attempt wakes it")
     retention_s: float = setting(3600.0, "seconds", "pruning is not urgent")
 
 
@@ -104,6 +107,25 @@ class SchedulingSettings:
                              "typical work cannot use")  # fmt: skip
     seed: int = setting(0, "number", "breaks ties; the same input and seed decide the same")
     preemption: bool = setting(True, "true or false", "whether higher classes may stop lower ones")
+    hint_points: int = setting(10, "points of 100", "most that a prediction adds to or takes from "
+                               "a node's score; 0 for none")  # fmt: skip
+    no_show_s: int = setting(3600, "seconds", "a reservation that nobody uses so long after its "
+                             "beginning is given up; 0 keeps it")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionSettings:
+    """Decisions and forecasts that take long, worked out in a child process.
+
+    The scheduler has one child and the questions of people have another.
+    """
+
+    inline_ms: float = setting(20.0, "milliseconds", "what is expected to take longer leaves the "
+                               "server's process; 0 sends everything")  # fmt: skip
+    timeout_s: float = setting(120.0, "seconds", "a decision that takes longer is given up")
+    memory_mib: int = setting(4096, "MiB per child", "100,000 waiting jobs take about 1,000")
+    idle_s: float = setting(30.0, "seconds", "a child that nobody asks is stopped: it holds "
+                            "about 40 MB")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +196,7 @@ class Settings:
     loops: LoopSettings = field(default_factory=LoopSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    decisions: DecisionSettings = field(default_factory=DecisionSettings)
     targets: TargetSettings = field(default_factory=TargetSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     local: LocalMachineSettings = field(default_factory=LocalMachineSettings)

@@ -43,6 +43,7 @@ class MonitorLoop:
         targets: WaitTargets,
         period_s: float = 1.0,
         uptimes: UptimeTargets | None = None,
+        no_show_s: int = 0,
     ) -> None:
         """Make the loop.
 
@@ -53,6 +54,7 @@ class MonitorLoop:
             targets: How long jobs of a class should wait at most.
             period_s: How often it looks without being woken: the resolution of deadlines.
             uptimes: How much services of a class should run; the defaults if not given.
+            no_show_s: How long a reservation waits for its first use; 0 for ever.
         """
         self.period_s = period_s
         self._database = database
@@ -60,6 +62,7 @@ class MonitorLoop:
         self._backends = backends
         self._targets = targets
         self._uptimes = uptimes or UptimeTargets()
+        self._no_show_s = no_show_s
         self._slow_at = 0
 
     async def run_once(self) -> bool:
@@ -136,11 +139,13 @@ class MonitorLoop:
         alive = (ReservationState.SCHEDULED, ReservationState.ACTIVE)
         known = await self._database.read(lambda s: placements.list_reservations(s, states=alive))
         if any(each.start_at <= now for each in known):
-            await self._database.write("placements.advance", partial(_advance, now=now))
+            await self._database.write(
+                "placements.advance", partial(_advance, now=now, no_show_s=self._no_show_s)
+            )
 
 
-def _advance(session: WriteSession, now: int) -> None:
-    changes = placements.advance_reservations(session, now)
+def _advance(session: WriteSession, now: int, no_show_s: int) -> None:
+    changes = placements.advance_reservations(session, now, no_show_s, jobs.list_fixed_devices)
     if changes.in_the_way:
         jobs.clear_reserved(session, changes.in_the_way, now)
     if changes.activated or changes.ended:

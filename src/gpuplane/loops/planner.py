@@ -6,17 +6,15 @@ because the scheduler's are advanced while a turn runs; questions are answered o
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuplane.core.forecast.estimates import ForecastLimits
-from gpuplane.core.forecast.forecasting import earliest_start, forecast
 from gpuplane.core.ids import ClusterId, JobId
+from gpuplane.core.prediction.durations import choose_durations
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Verdict, Waiting
-from gpuplane.core.scheduling.policy import Policy, Snapshot
-from gpuplane.core.scheduling.why import Change, explain_workload
-from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.why import Change
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
@@ -24,7 +22,16 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Forecast, Job, Outlook, SmallestChange, Submission
 from gpuplane.kit.clock import Clock
-from gpuplane.loops.scheduler.loading import ClusterView, Prepared, World, candidates_of, prepare
+from gpuplane.loops.deciding.process import DecisionProcess
+from gpuplane.loops.deciding.questions import WhatOfJob, WhenEachStarts
+from gpuplane.loops.scheduler.loading import (
+    ClusterView,
+    Prepared,
+    World,
+    candidates_of,
+    find_no_cluster_reason,
+    prepare,
+)
 from gpuplane.loops.scheduler.state import SchedulerState
 
 LIMITS = ForecastLimits(max_events=200, max_pending=500)
@@ -42,27 +49,17 @@ QUOTA_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """One job in the world of one cluster."""
-
-    view: ClusterView
-    prepared: Prepared
-    policy: Policy
-    job: Job
-
-    @property
-    def workload(self) -> Workload | None:
-        for each in self.prepared.snapshot.pending:
-            if each.job_id == self.job.id:
-                return each
-        return None
-
-
 class WorldPlanner:
     """Asks the decision core about the world as it is now; offered as the port `planner`."""
 
-    def __init__(self, database: Database, clock: Clock, policy: Policy, seed: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        policy: Policy,
+        seed: int,
+        decisions: DecisionProcess,
+    ) -> None:
         """Make a planner.
 
         Args:
@@ -70,11 +67,14 @@ class WorldPlanner:
             clock: The time.
             policy: The scheduler's policy.
             seed: The scheduler's seed.
+            decisions: Whom the decision core is asked through; not the scheduler's own, which a
+                long forecast must not keep waiting.
         """
         self._database = database
         self._clock = clock
         self._policy = policy
         self._seed = seed
+        self._decisions = decisions
         self._state = SchedulerState()
         self._turn = asyncio.Lock()
         self._kept: dict[ClusterId, tuple[int, tuple[Forecast, ...]]] = {}
@@ -85,7 +85,7 @@ class WorldPlanner:
         async with self._turn:
             world, job = await self._database.read(lambda s: self._load_with(s, submission, now))
             asked = replace(world, queued=(*world.queued, job))
-            outlook = await asyncio.to_thread(self._look, asked, job, now, wants_change=False)
+            outlook = await self._look(asked, job, now, wants_change=False)
         start = submission.spec.scheduled_start
         if start is not None and start > now:
             later = None if outlook.earliest_start is None else max(start, outlook.earliest_start)
@@ -100,7 +100,7 @@ class WorldPlanner:
             job = next((each for each in world.queued if each.id == job_id), None)
             if job is None:
                 return None
-            return await asyncio.to_thread(self._look, world, job, now, wants_change=True)
+            return await self._look(world, job, now, wants_change=True)
 
     async def forecasts(self, cluster_id: ClusterId) -> tuple[Forecast, ...]:
         """Return when the waiting jobs of a cluster are expected to run, earliest first."""
@@ -110,7 +110,7 @@ class WorldPlanner:
             return kept[1]
         async with self._turn:
             world = await self._database.read(lambda s: self._state.load(s, now))
-            found = await asyncio.to_thread(self._forecast, world, cluster_id, now)
+            found = await self._forecast(world, cluster_id, now)
         self._kept[cluster_id] = (now, found)
         return found
 
@@ -125,78 +125,94 @@ class WorldPlanner:
             world,
             tenants={**world.tenants, **{key: each.name for key, each in tenants.items()}},
             projects={**world.projects, **{key: each.name for key, each in projects.items()}},
+            predictions={**world.predictions, job.id: self._state.predict(session, job)},
         )
         return named, job
 
-    def _look(self, world: World, job: Job, now: int, *, wants_change: bool) -> Outlook:
+    async def _look(self, world: World, job: Job, now: int, *, wants_change: bool) -> Outlook:
+        """Return the best answer among the clusters a job may use, and what is expected of it."""
+        outlook = await self._look_around(world, job, now, wants_change=wants_change)
+        prediction, spec = world.predictions[job.id], job.spec
+        durations = choose_durations(
+            spec.estimated_duration_s,
+            prediction.learned,
+            spec.max_duration_s,
+            self._policy.default_duration_s,
+        )
+        return replace(outlook, prediction=prediction, durations=durations)
+
+    async def _look_around(
+        self, world: World, job: Job, now: int, *, wants_change: bool
+    ) -> Outlook:
         """Return the best answer among the clusters a job may use."""
         views = candidates_of(world, job)
         if not views:
-            reason = Reason(
-                Word.NO_CLUSTER,
-                "No cluster that it may use is available.",
-                "Name a cluster, or have one granted to the tenant.",
-            )
+            reason = find_no_cluster_reason(world, job)
             return Outlook(None, None, simulated=False, starts_now=False, reason=reason)
         outlooks: list[Outlook] = []
         for view in views:
-            outlook = self._look_on(world, view, job, now, wants_change=wants_change)
+            outlook = await self._look_on(world, view, job, now, wants_change=wants_change)
             if outlook.starts_now:
                 return outlook
             outlooks.append(outlook)
         return min(outlooks, key=lambda each: each.earliest_start or 2**62)
 
-    def _look_on(
+    async def _look_on(
         self, world: World, view: ClusterView, job: Job, now: int, *, wants_change: bool
     ) -> Outlook:
-        question = self._ask(world, view, job)
-        workload = question.workload
+        prepared = await asyncio.to_thread(self._prepare, world, view, job)
         empty = Outlook(
             view.cluster.id, view.cluster.name, simulated=view.cluster.simulated, starts_now=False
         )
-        if workload is None:
+        if any(each.id == job.id for each in prepared.doorless):
             reason = Reason(
                 Word.NO_QUEUE,
                 f"Its tenant has no LocalQueue on {view.cluster.name} that takes it.",
                 "Have an operator create one, or use another cluster.",
             )
             return replace(empty, reason=reason, is_over_quota=True)
-        snapshot = question.prepared.snapshot
-        decision = decide(snapshot, question.policy, now, self._seed)
-        verdict = next(each for each in decision.verdicts if each.job_id == job.id)
-        outlook = _shape(empty, view, verdict, now)
-        if outlook.starts_now:
-            return outlook
-        estimate = earliest_start(
-            snapshot, workload, question.policy, now, self._seed, limits=LIMITS
+        found = await self._decisions.ask(
+            WhatOfJob(
+                prepared.snapshot,
+                job.id,
+                self._policy_for(view),
+                now,
+                self._seed,
+                LIMITS,
+                wants_change,
+            )
         )
-        if estimate is not None and outlook.earliest_start is None:
-            outlook = replace(outlook, earliest_start=estimate.start)
-        if wants_change:
-            why = explain_workload(snapshot, workload, question.policy, now, self._seed)
-            if why.changes:
-                outlook = replace(outlook, change=_change(why.changes[0]))
-            elif why.waiting is None:
-                said = "Alone in the queue it would start now: it waits for others before it."
-                outlook = replace(outlook, explanation=(*outlook.explanation, said))
+        outlook = _shape(empty, view, found.verdict, now)
+        if found.estimate is not None and outlook.earliest_start is None:
+            outlook = replace(outlook, earliest_start=found.estimate.start)
+        if found.why is not None and found.why.changes:
+            outlook = replace(outlook, change=_change(found.why.changes[0]))
+        elif found.why is not None and found.why.waiting is None:
+            said = "Alone in the queue it would start now: it waits for others before it."
+            outlook = replace(outlook, explanation=(*outlook.explanation, said))
         return outlook
 
-    def _ask(self, world: World, view: ClusterView, job: Job) -> _Question:
+    def _prepare(self, world: World, view: ClusterView, job: Job | None) -> Prepared:
+        """Return the snapshot of a cluster, with everything that would go there, and this job."""
         pending = [
-            each for each in world.queued if each.id == job.id or _goes_first_to(world, each, view)
+            each
+            for each in world.queued
+            if (job is not None and each.id == job.id) or _goes_first_to(world, each, view)
         ]
-        prepared = prepare(world, view, self._state.fleet(view), pending)
-        return _Question(view, prepared, self._policy_for(view), job)
+        return prepare(world, view, self._state.fleet(view), pending)
 
-    def _forecast(self, world: World, cluster_id: ClusterId, now: int) -> tuple[Forecast, ...]:
+    async def _forecast(
+        self, world: World, cluster_id: ClusterId, now: int
+    ) -> tuple[Forecast, ...]:
         view = next((each for each in world.clusters if each.cluster.id == cluster_id), None)
         if view is None:
             return ()
-        pending = [each for each in world.queued if _goes_first_to(world, each, view)]
-        if not pending:
+        prepared = await asyncio.to_thread(self._prepare, world, view, None)
+        if not prepared.snapshot.pending:
             return ()
-        snapshot: Snapshot = prepare(world, view, self._state.fleet(view), pending).snapshot
-        found = forecast(snapshot, self._policy_for(view), now, self._seed)
+        found = await self._decisions.ask(
+            WhenEachStarts(prepared.snapshot, self._policy_for(view), now, self._seed)
+        )
         rows = [Forecast(job_id, each.start, each.end) for job_id, each in found.estimates.items()]
         return tuple(sorted(rows, key=lambda each: (each.start_at, str(each.job_id))))
 

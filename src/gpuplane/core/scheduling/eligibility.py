@@ -155,8 +155,6 @@ def rank_clusters(
     return tuple(each.cluster_id for each in left), Reason(last.word, last.sentence, last.fix)
 
 
-def _rank(
-    preferred: Collection[ClusterId], cluster: ClusterFacts
-) -> tuple[bool, bool, str, int]:
+def _rank(preferred: Collection[ClusterId], cluster: ClusterFacts) -> tuple[bool, bool, str, int]:
     is_others = cluster.dedicated_to is None
     return cluster.cluster_id not in preferred, is_others, cluster.name, cluster.cluster_id.int

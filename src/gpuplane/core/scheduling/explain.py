@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.columns import Fleet, bits_of
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling.placement import Level, Spots
+from gpuplane.core.scheduling.network import Level
+from gpuplane.core.scheduling.placement import Spots
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.workloads import ResourceRequest

@@ -6,6 +6,7 @@ besides belongs in here, or into the workload's class.
 
 from collections.abc import Hashable
 
+from gpuplane.core.scheduling.reservations import may_be_stopped
 from gpuplane.core.scheduling.workload import Workload
 
 
@@ -24,6 +25,10 @@ def kind_of(workload: Workload) -> Hashable | None:
         workload.estimated_duration_s,
         workload.max_duration_s,
         workload.learned,
+        # What reservations that have not begun look at.
+        may_be_stopped(workload),
+        workload.tenant,
+        workload.project,
     )
 
 

@@ -191,9 +191,7 @@ def _balanced(places: _Places, capacity: Ints, total: int) -> list[Domain]:
             return [
                 Domain(
                     level,
-                    tuple(
-                        Part((capacity > 0) & (places.place == i), share) for i, share in chosen
-                    ),
+                    tuple(Part((capacity > 0) & (places.place == i), share) for i, share in chosen),
                 )
             ]
     return []

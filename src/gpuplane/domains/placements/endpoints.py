@@ -1,10 +1,12 @@
 """HTTP of capacity: what a cluster has left, and reservations."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Query
 
-from gpuplane.core.ids import ProjectId, ReservationId
+from gpuplane.core.ids import ClusterId, ProjectId, ReservationId
+from gpuplane.core.scheduling.reservations import Hold
 from gpuplane.db.calls import CallDep
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
@@ -24,6 +26,9 @@ from gpuplane.kit.access import Permission, Principal, requires
 from gpuplane.kit.ids import new_id
 
 router = APIRouter(tags=["capacity"])
+
+FindHolds = Callable[[ReadSession, ClusterId, str], Sequence[Hold]]
+"""Says what running work holds of a model on a cluster; jobs stand above this domain."""
 
 
 @router.get("/clusters/{cluster}/capacity")
@@ -73,12 +78,14 @@ async def create_reservation(call: CallDep, body: ReservationIn) -> ReservationO
         principal.require(
             Permission.CAPACITY_RESERVE, project.tenant_id, project.id, what="project"
         )
+        cluster = clusters.get_cluster(session, body.cluster)
+        model = service.model_named(body.model)
         wanted = Reservation(
             id=ReservationId(new_id()),
-            cluster_id=clusters.get_cluster(session, body.cluster).id,
+            cluster_id=cluster.id,
             tenant_id=project.tenant_id,
             project_id=project.id,
-            model=service.model_named(body.model),
+            model=model,
             gpu_count=body.count,
             start_at=body.start,
             end_at=body.end,
@@ -88,7 +95,8 @@ async def create_reservation(call: CallDep, body: ReservationIn) -> ReservationO
             created_at=now,
             created_by=principal.user_id,
         )
-        return service.create_reservation(session, wanted, principal.name, now)
+        holds = cast("FindHolds", call.ports["find_holds"])(session, cluster.id, model)
+        return service.create_reservation(session, wanted, principal.name, now, holds)
 
     return await call.write("placements.create_reservation", unit, _out, 201)
 

@@ -2,19 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.core.fleet.columns import Fleet
 from gpuplane.core.fleet.facts import GpuFacts, MigSlot, NodeFacts, Taint
 from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import ClusterId, GpuId, JobId, ProjectId, ReservationId, TenantId
+from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.quota.specs import LocalQueueSpec
 from gpuplane.core.quota.tree import QuotaTree
+from gpuplane.core.reasons import Reason
+from gpuplane.core.scheduling.eligibility import ClusterFacts, ClusterRequest, rank_clusters
 from gpuplane.core.scheduling.policy import Snapshot
+from gpuplane.core.scheduling.reservations import Reservation as CalendarEntry
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkMatrix
 from gpuplane.core.topology.named import described_topology
+from gpuplane.core.workloads import Priority
 from gpuplane.domains.clusters.service import Cluster, MaintenanceWindow
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
@@ -41,6 +46,8 @@ class ClusterView:
     queues: QueueSpecs
     prices: Mapping[str, int]
     """Model to micro-units per GPU-hour."""
+    upcoming: Sequence[Reservation] = ()
+    """The reservations that have not begun there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,12 @@ class World:
     choices: Mapping[ProjectId, identity.ClusterChoice]
     grants: frozenset[tuple[ClusterId, UUID]]
     preempted: Mapping[object, int]
+    inherited: Mapping[JobId, Priority] = field(default_factory=dict)
+    """The highest class that waits for a job, for jobs that something waits for."""
+    predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
+    """What to expect of the queued jobs, from those before them."""
+    ranked: dict[object, tuple[tuple[ClusterId, ...], Reason]] = field(default_factory=dict)
+    """Clusters to ask, by what decides about them, filled in as jobs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +80,47 @@ class Prepared:
 
 
 def candidates_of(world: World, job: Job) -> tuple[ClusterView, ...]:
-    """Return the clusters a job may run on, best first.
+    """Return the clusters a job may run on, best first."""
+    views = {view.cluster.id: view for view in world.clusters}
+    return tuple(views[each] for each in _rank_clusters(world, job)[0])
 
-    A named cluster is the only one. Else the project's real clusters: required ones alone if it
-    names any, never excluded ones, preferred ones first, then by name.
-    """
-    if job.requested_cluster_id is not None:
-        return tuple(view for view in world.clusters if view.cluster.id == job.requested_cluster_id)
-    choice = world.choices.get(job.project_id)
-    usable = [
-        view
+
+def find_no_cluster_reason(world: World, job: Job) -> Reason:
+    """Return why a job may run on none of the clusters."""
+    return _rank_clusters(world, job)[1]
+
+
+def _rank_clusters(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
+    """Return the clusters to ask and the reason if there are none; once for all jobs alike."""
+    named, kind = job.requested_cluster_id, job.spec.data_classification
+    key = (job.tenant_id, job.project_id, named, kind)
+    found = world.ranked.get(key)
+    if found is None:
+        found = world.ranked[key] = _rank_anew(world, job)
+    return found
+
+
+def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
+    choice = world.choices.get(job.project_id, identity.ClusterChoice())
+    request = ClusterRequest(
+        tenant_id=job.tenant_id,
+        named=job.requested_cluster_id,
+        required=choice.required,
+        preferred=choice.preferred,
+        excluded=choice.excluded,
+        data_classification=job.spec.data_classification,
+    )
+    facts = [
+        ClusterFacts(
+            view.cluster.id,
+            view.cluster.name,
+            view.cluster.simulated,
+            view.cluster.is_open_to_all or (view.cluster.id, job.tenant_id) in world.grants,
+            view.cluster.dedicated_to,
+        )
         for view in world.clusters
-        if not view.cluster.simulated
-        and (view.cluster.is_open_to_all or (view.cluster.id, job.tenant_id) in world.grants)
     ]
-    if choice is None:
-        return tuple(usable)
-    if choice.required:
-        usable = [view for view in usable if view.cluster.id in choice.required]
-    usable = [view for view in usable if view.cluster.id not in choice.excluded]
-    return tuple(sorted(usable, key=lambda view: view.cluster.id not in choice.preferred))
+    return rank_clusters(request, facts)
 
 
 def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job]) -> Prepared:
@@ -109,14 +143,16 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
             f"{view.cluster.name}/{spec.name}",
             door.cluster_queue,
         )
-        asked = jobs.workload_of(job, tenant, project, door)
+        asked = jobs.workload_of(job, tenant, project, door, world.predictions.get(job.id))
+        if job.id in world.inherited:
+            asked = replace(asked, inherited_priority=world.inherited[job.id])
         held = view.usable.get(job.project_id)
         if held:
             chosen = choose_reservation(held, job.spec.resources.gpu_model)
             asked = replace(asked, reservation_id=chosen)
         workloads.append(asked)
     quotas = QuotaTree(view.queues.cluster_queues, view.queues.cohorts, doors_known)
-    running = world.holding.get(view.cluster.id, ())
+    running = [_lend(each, world.inherited) for each in world.holding.get(view.cluster.id, ())]
     known = set(quotas.cluster_queues)
     for workload in running:
         if workload.workload.queue in known and workload.usage:
@@ -136,8 +172,31 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
         frozen=view.cluster.frozen,
         frozen_note=view.cluster.frozen_reason,
         preempted_last_hour={view.cluster.id: world.preempted.get(view.cluster.id, 0)},
+        reservations=tuple(_calendar_entry(world, each) for each in view.upcoming),
     )
-    return Prepared(snapshot, Doors(local, cluster_queue, choice), tuple(doorless))
+    doors = Doors(local, cluster_queue, choice, world.predictions)
+    return Prepared(snapshot, doors, tuple(doorless))
+
+
+def _calendar_entry(world: World, each: Reservation) -> CalendarEntry:
+    return CalendarEntry(
+        each.id,
+        each.cluster_id,
+        each.model,
+        each.gpu_count,
+        each.start_at,
+        each.end_at,
+        world.tenants.get(each.tenant_id, str(each.tenant_id)),
+        world.projects.get(each.project_id, str(each.project_id)),
+    )
+
+
+def _lend(running: RunningWorkload, inherited: Mapping[JobId, Priority]) -> RunningWorkload:
+    """Return running work with the class of what waits for it."""
+    lent = inherited.get(running.workload.job_id)
+    if lent is None:
+        return running
+    return replace(running, workload=replace(running.workload, inherited_priority=lent))
 
 
 def _explain_choice(world: World, view: ClusterView, job: Job) -> str:

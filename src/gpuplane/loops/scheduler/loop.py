@@ -1,6 +1,5 @@
 """The loop: load the world, decide a cluster at a time, apply verdict by verdict."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,6 @@ from functools import partial
 
 from gpuplane.core.ids import JobId
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, NeedsPreemption, Placed, Waiting
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.db.database import Database
@@ -18,11 +16,14 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Doors, Job
 from gpuplane.kit.clock import Clock
+from gpuplane.loops.deciding.process import DecisionProcess
+from gpuplane.loops.deciding.questions import WhatToStart
 from gpuplane.loops.scheduler.loading import (
     ClusterView,
     Prepared,
     World,
     candidates_of,
+    find_no_cluster_reason,
     prepare,
 )
 from gpuplane.loops.scheduler.state import SchedulerState
@@ -31,8 +32,6 @@ log = logging.getLogger("gpuplane.scheduler")
 
 APPLY_BATCH = 500
 """Verdicts committed together: bounds how long one unit holds the writer (about 0.2 s)."""
-INLINE_PENDING = 50
-"""Up to so many waiting jobs a decision is made on the event loop: it takes milliseconds."""
 
 
 @dataclass(slots=True)
@@ -59,6 +58,7 @@ class SchedulerLoop:
         leases: LeaseKeeper,
         policy: Policy,
         seed: int,
+        decisions: DecisionProcess,
         period_s: float = 10.0,
     ) -> None:
         """Make the loop.
@@ -69,6 +69,7 @@ class SchedulerLoop:
             leases: Only who holds the scheduler's lease decides; its token fences each apply.
             policy: How to order, rank and preempt.
             seed: Breaks ties; the same seed and input give the same decision.
+            decisions: Whom the decision core is asked through.
             period_s: How often it looks without being woken.
         """
         self.period_s = period_s
@@ -79,6 +80,7 @@ class SchedulerLoop:
         self._token = UNFENCED
         self._policy = policy
         self._seed = seed
+        self._decisions = decisions
         self._state = SchedulerState()
 
     async def run_once(self) -> bool:
@@ -121,7 +123,8 @@ class SchedulerLoop:
             if found:
                 by_job[job.id] = list(found)
             else:
-                nowhere.append(_nowhere(job))
+                reason = find_no_cluster_reason(world, job)
+                nowhere.append(Waiting(job.id, job.version, reason, (), 0))
         await self._note_waiting(nowhere, now)
         settled: set[JobId] = set()
         order = {view.cluster.id: rank for rank, view in enumerate(world.clusters)}
@@ -165,10 +168,7 @@ class SchedulerLoop:
         self, snapshot: Snapshot, policy: Policy, now: int, report: CycleReport
     ) -> Decision:
         started = self._clock.monotonic()
-        if len(snapshot.pending) <= INLINE_PENDING:
-            decision = decide(snapshot, policy, now, self._seed)
-        else:
-            decision = await asyncio.to_thread(decide, snapshot, policy, now, self._seed)
+        decision = await self._decisions.ask(WhatToStart(snapshot, policy, now, self._seed))
         report.decide_s += self._clock.monotonic() - started
         return decision
 
@@ -249,15 +249,6 @@ def _preempt(
 
 def _batches(placed: Sequence[Placed]) -> list[Sequence[Placed]]:
     return [placed[start : start + APPLY_BATCH] for start in range(0, len(placed), APPLY_BATCH)]
-
-
-def _nowhere(job: Job) -> Waiting:
-    reason = Reason(
-        Word.NO_CLUSTER,
-        "No cluster that it may use is available.",
-        "Name a cluster, or have one granted to the tenant.",
-    )
-    return Waiting(job.id, job.version, reason, (), 0)
 
 
 def _doorless(job: Job, view: ClusterView) -> Waiting:

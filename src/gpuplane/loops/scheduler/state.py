@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import NodeFacts
 from gpuplane.core.ids import AttemptId, ClusterId, JobId, ProjectId, TenantId
+from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.scheduling.workload import RunningWorkload
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.billing import service as billing
@@ -22,6 +23,7 @@ from gpuplane.domains.jobs.service import Job
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.placements.service import ReservationState
 from gpuplane.domains.queues import service as queues
 from gpuplane.loops.scheduler.loading import ClusterView, World, facts_of
 from gpuplane.loops.scheduler.reasons import ToldReasons
@@ -56,6 +58,7 @@ class SchedulerState:
         self._fleets: dict[ClusterId, _FleetState] = {}
         self._tenants: dict[TenantId, str] = {}
         self._projects: dict[ProjectId, str] = {}
+        self._experience = jobs.Experience()
         self.reasons = ToldReasons()
         self.damaged: list[JobId] = []
         """Jobs of the last look that could not be read; the loop sets them aside."""
@@ -88,7 +91,19 @@ class SchedulerState:
             grants=frozenset(clusters.list_grants(session)),
             preempted=jobs.count_recent_preemptions(session, now),
             inherited=jobs.load_inherited(session),
+            predictions=self._predict(session, queued),
         )
+
+    def predict(self, session: ReadSession, job: Job) -> Prediction:
+        """Return what to expect of a job that need not be stored."""
+        found = self._experience.predict(session, [(job, job.requested_cluster_id)])
+        return found[job.id]
+
+    def _predict(self, session: ReadSession, queued: Sequence[Job]) -> dict[JobId, Prediction]:
+        asked = [(job, job.requested_cluster_id) for job in queued]
+        found = self._experience.predict(session, asked)
+        self._experience.keep_only(found)
+        return found
 
     def fleet(self, view: ClusterView) -> Fleet:
         """Return the columns of a cluster with everything taken that is held there."""
@@ -147,12 +162,18 @@ class SchedulerState:
             {each.job.tenant_id for each in running},
             {each.job.project_id for each in running},
         )
+        predicted = self._experience.predict(
+            session, [(each.job, each.attempt.cluster_id) for each in running]
+        )
         fresh = {
             each.attempt.id: _Held(
                 each.attempt.version,
                 each.job.version,
                 jobs.running_of(
-                    each, self._tenants[each.job.tenant_id], self._projects[each.job.project_id]
+                    each,
+                    self._tenants[each.job.tenant_id],
+                    self._projects[each.job.project_id],
+                    predicted[each.job.id],
                 ),
             )
             for each in running
@@ -199,6 +220,9 @@ class SchedulerState:
             reserved=placements.reserved_devices(session, cluster.id),
             usable=placements.usable_reservations(session, cluster.id),
             queues=queues.load_specs(session, cluster.id),
+            upcoming=placements.list_reservations(
+                session, cluster_id=cluster.id, states=(ReservationState.SCHEDULED,)
+            ),
             prices=prices,
         )
 

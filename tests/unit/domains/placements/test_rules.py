@@ -30,7 +30,6 @@ from gpuplane.domains.placements.rules import (
     choose_devices,
     choose_reservation,
     compute_capacity,
-    fits_beside,
     share_of,
     take,
 )
@@ -168,18 +167,6 @@ def a_reservation(count: int, start: int, end: int, number: int = 0) -> Reservat
     )
 
 
-def test_reservations_one_after_another_do_not_add_up() -> None:
-    others = [a_reservation(3, 0, 10, 1), a_reservation(3, 10, 20, 2)]
-    assert fits_beside(a_reservation(1, 0, 20, 3), others, 4) == (True, 1)
-    assert fits_beside(a_reservation(2, 0, 20, 3), others, 4) == (False, 1)
-    assert fits_beside(a_reservation(4, 20, 30, 3), others, 4) == (True, 4)
-
-
-def test_reservations_at_one_time_add_up() -> None:
-    others = [a_reservation(2, 0, 10, 1), a_reservation(1, 5, 15, 2)]
-    assert fits_beside(a_reservation(2, 0, 20, 3), others, 4) == (False, 1)
-
-
 def test_a_reservation_takes_healthy_free_devices_of_emptier_nodes_first() -> None:
     devices = [
         a_device("busy", allocated_milli=1000),
@@ -191,6 +178,8 @@ def test_a_reservation_takes_healthy_free_devices_of_emptier_nodes_first() -> No
     assert choose_devices(2, devices) == ("pair-1", "pair-2")
     assert choose_devices(4, devices) == ("pair-1", "pair-2", "lonely", "busy")
     assert choose_devices(9, devices)[-1] == "broken"
+    after_busy = choose_devices(4, devices, fixed=frozenset({GpuId("lonely")}))
+    assert after_busy == ("pair-1", "pair-2", "busy", "lonely")
 
 
 def test_every_device_is_counted_in_one_state() -> None:

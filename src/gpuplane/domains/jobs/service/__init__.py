@@ -57,6 +57,15 @@ from gpuplane.domains.jobs.service.explaining import (
 from gpuplane.domains.jobs.service.gating import (
     look_at_gates,
 )
+from gpuplane.domains.jobs.service.holding import list_fixed_devices
+from gpuplane.domains.jobs.service.learning import (
+    LEARN_BATCH,
+    Experience,
+    has_old_experience,
+    has_unlearned,
+    learn,
+    prune_experience,
+)
 from gpuplane.domains.jobs.service.listing import (
     SORT_NEWEST,
     JobView,
@@ -77,6 +86,7 @@ from gpuplane.domains.jobs.service.loading import (
     count_recent_preemptions,
     list_holding_versions,
     list_queued_versions,
+    load_inherited,
     load_running,
     running_of,
     sum_held,
@@ -150,6 +160,7 @@ from gpuplane.domains.jobs.service.verbs import (
 
 __all__ = [
     "DUE_BATCH",
+    "LEARN_BATCH",
     "SORT_EVENTS",
     "SORT_NEWEST",
     "AdmissionReport",
@@ -161,6 +172,7 @@ __all__ = [
     "Doors",
     "Estimate",
     "Event",
+    "Experience",
     "Forecast",
     "HeldResources",
     "Job",
@@ -213,12 +225,16 @@ __all__ = [
     "get_manifest",
     "get_output",
     "get_output_to_exec",
+    "has_old_experience",
+    "has_unlearned",
     "has_workspace",
     "is_waiting",
+    "learn",
     "list_attempts",
     "list_checkpoints",
     "list_due",
     "list_events",
+    "list_fixed_devices",
     "list_holding_versions",
     "list_jobs",
     "list_open",
@@ -228,6 +244,7 @@ __all__ = [
     "list_to_forget",
     "list_to_prune",
     "list_unused_workspaces",
+    "load_inherited",
     "load_jobs",
     "load_names",
     "load_plans",
@@ -249,6 +266,7 @@ __all__ = [
     "preempt",
     "preempt_by_hand",
     "prune_decisions",
+    "prune_experience",
     "prune_jobs",
     "refuse_over_quota",
     "report_checkpoint",

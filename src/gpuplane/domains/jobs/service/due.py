@@ -25,6 +25,7 @@ from gpuplane.domains.jobs.rules.due import (
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.damage import set_damaged_aside
 from gpuplane.domains.jobs.service.gating import look_at_gates
+from gpuplane.domains.jobs.service.holding import may_be_stopped
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.uptime import look_at_uptime
@@ -205,8 +206,8 @@ def clear_reserved(session: WriteSession, job_ids: Sequence[JobId], now: int) ->
     """
     asked = 0
     for job in repository.lock_jobs(session, job_ids).values():
-        may_stop = job.spec.preemptible is not False and job.spec.priority is not Priority.CRITICAL
-        if job.status in HOLDING and may_stop and job.condition is not Condition.STOPPING:
+        is_stopping = job.condition is Condition.STOPPING
+        if job.status in HOLDING and may_be_stopped(job) and not is_stopping:
             asked += request_stop(
                 session,
                 job,

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from gpuplane.core.fleet.facts import Allocation, MigPlacement
 from gpuplane.core.ids import AttemptId, GpuId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.prediction.durations import choose_durations
+from gpuplane.core.prediction.hints import hint_of
+from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.scheduling.inheritance import compute_inherited
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-from gpuplane.core.workloads import JobType, SourceType
+from gpuplane.core.workloads import DeadlineAction, JobType, Priority, SourceType
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -89,9 +93,21 @@ def count_recent_preemptions(session: ReadSession, now: int) -> dict[object, int
     return attempts_repository.count_preempted(session, now - HOUR_MS)
 
 
-def workload_of(job: Job, tenant: str, project: str, door: Door) -> Workload:
-    """Return a job as the decision core reads it."""
+def load_inherited(session: ReadSession) -> dict[JobId, Priority]:
+    """Return the highest class that waits for each job which something waits for."""
+    return compute_inherited(repository.list_waiting_dependents(session))
+
+
+def workload_of(
+    job: Job, tenant: str, project: str, door: Door, prediction: Prediction | None = None
+) -> Workload:
+    """Return a job as the decision core reads it, with what is predicted of it."""
     spec = job.spec
+    learned, hint = None, None
+    if prediction is not None:
+        learned = prediction.learned
+        known = choose_durations(spec.estimated_duration_s, learned, spec.max_duration_s, 0)
+        hint = hint_of(prediction, known)
     return Workload(
         job_id=job.id,
         version=job.version,
@@ -106,11 +122,14 @@ def workload_of(job: Job, tenant: str, project: str, door: Door) -> Workload:
         placement=spec.placement,
         replicas=spec.replicas,
         deadline=spec.deadline,
+        is_cancelled_at_deadline=spec.deadline_action is DeadlineAction.CANCEL,
         estimated_duration_s=spec.estimated_duration_s,
         max_duration_s=spec.max_duration_s,
         window=spec.window,
         labels=job.labels,
         promised_until=job.promised_until,
+        learned=learned,
+        hint=hint,
         preemptible=spec.preemptible,
         preempts_others=spec.preempts_others,
         source=SourceType(job.source_type),
@@ -145,13 +164,15 @@ def parse_mig_device(device: str | None) -> MigPlacement | None:
     return MigPlacement(GpuId(gpu_id), profile, int(start))
 
 
-def running_of(running: RunningJob, tenant: str, project: str) -> RunningWorkload:
+def running_of(
+    running: RunningJob, tenant: str, project: str, prediction: Prediction | None = None
+) -> RunningWorkload:
     """Return a job that holds devices as the decision core reads it."""
     job, attempt = running.job, running.attempt
     name = attempt.local_queue.rpartition("/")[2]  # kept as `cluster/name` for people
     door = Door(f"{tenant}/{name}" if name else None, attempt.cluster_queue)
     return RunningWorkload(
-        workload=workload_of(job, tenant, project, door),
+        workload=workload_of(job, tenant, project, door, prediction),
         cluster_id=attempt.cluster_id,
         allocations=allocations_of(job, attempt),
         started_at=attempt.started_at or attempt.admitted_at,

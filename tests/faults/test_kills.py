@@ -16,7 +16,7 @@ from tests.faults.walks import trace_failpoints, walk_at_random, walk_failpoints
 UNITS = """
 entry.first_start nodes.sync_inventory events.relay
 jobs.submit jobs.admit jobs.note_ensured jobs.take_in jobs.note_waiting jobs.look_at
-jobs.cancel jobs.suspend jobs.resume jobs.retry jobs.change_priority
+jobs.learn jobs.cancel jobs.suspend jobs.resume jobs.retry jobs.change_priority
 jobs.preempt jobs.preempt_by_hand jobs.note_evict_sent
 jobs.report_progress jobs.report_checkpoint
 secrets.create_secret secrets.reveal
@@ -38,6 +38,7 @@ SELDOM = frozenset(
         "jobs.end_never_started:before", "jobs.end_never_started:after",
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
         "jobs.prune:before", "jobs.prune:after",
+        "jobs.prune_experience:before", "jobs.prune_experience:after",
         "local.evict.forbidden", "simulated.store_tombstone", "simulated.delete_attempt",
     }
 )  # fmt: skip

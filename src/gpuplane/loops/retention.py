@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.core.ids import AttemptId
+from gpuplane.core.prediction.experience import KEPT_PERIODS, PERIOD_MS
 from gpuplane.db.database import Database
 from gpuplane.db.idempotency import prune_answers
 from gpuplane.domains.events import service as events
@@ -24,6 +25,8 @@ log = logging.getLogger("gpuplane.retention")
 BATCH = 200
 """Things forgotten by one turn of each kind: bounds how long it holds the writer."""
 DAY_MS = 86_400_000
+REMEMBERED_MS = PERIOD_MS * KEPT_PERIODS
+"""What ended jobs taught is forgotten when nothing was added to it for so long."""
 HOUR_MS = 3_600_000
 
 
@@ -109,6 +112,11 @@ class RetentionLoop:
         await self._database.write(
             "jobs.prune_decisions", partial(jobs.prune_decisions, before=before)
         )
+        stale = now - REMEMBERED_MS
+        if await self._database.read(lambda s: jobs.has_old_experience(s, stale)):
+            await self._database.write(
+                "jobs.prune_experience", partial(jobs.prune_experience, before=stale)
+            )
         return len(job_ids) == BATCH and bool(ready)
 
     async def _forget(self, attempts: Sequence[Attempt]) -> list[AttemptId]:

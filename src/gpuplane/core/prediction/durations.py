@@ -77,6 +77,21 @@ def choose_durations(
     return _spread(default_s, _DEFAULT_SHARES, Basis.DEFAULT)
 
 
+def expected_s(
+    estimated_s: int | None, learned: Durations | None, maximum_s: int | None
+) -> int | None:
+    """Return the one duration to plan with, in seconds, None when nothing is known.
+
+    Where only the maximum is known it is that: what is planned behind it must not come too early.
+    """
+    if estimated_s is not None:
+        return estimated_s
+    if learned is not None:
+        median_s = learned.at(Quantile.MEDIAN)
+        return median_s if maximum_s is None else min(median_s, maximum_s)
+    return maximum_s
+
+
 def _spread(known_s: int, shares: tuple[float, float, float], basis: Basis) -> Durations:
     low, median, high = (round(known_s * share) for share in shares)
     return Durations(low, median, high, basis)

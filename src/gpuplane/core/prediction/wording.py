@@ -71,7 +71,8 @@ def describe_use(prediction: Prediction) -> tuple[str, ...]:
 def told_duration(seconds: int) -> str:
     """Return a duration in the two largest units that say something."""
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    left, parts = max(0, seconds), []
+    left = max(0, seconds)
+    parts: list[str] = []
     for name, size in units:
         count, left = divmod(left, size)
         if count or (name == "s" and not parts):

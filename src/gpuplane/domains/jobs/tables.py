@@ -6,6 +6,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from gpuplane.core.prediction.experience import Record
 from gpuplane.core.workloads import JobSpec
 from gpuplane.db.types import Base, Json, JsonOf
 
@@ -160,6 +161,14 @@ class AttemptRow(Base):
         ),
         Index("ix_jobs_attempts_state", "cluster_id", "state"),
         Index("ix_jobs_attempts_admitted", "cluster_id", "admitted_at", "id"),
+        Index(
+            "ix_jobs_attempts_unlearned",
+            "state",
+            "ended_at",
+            "id",
+            sqlite_where=text("learned_at IS NULL"),
+            postgresql_where=text("learned_at IS NULL"),
+        ),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -190,6 +199,8 @@ class AttemptRow(Base):
     """[flavor, resource, amount] of what it counts against its queue while it holds devices."""
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     forgotten: Mapped[bool] = mapped_column(default=False)
+    learned_at: Mapped[int | None]
+    """When it was learned from; an attempt teaches once."""
     version: Mapped[int] = mapped_column(default=1)
 
 
@@ -220,6 +231,8 @@ class ReplicaRow(Base):
     message: Mapped[str] = mapped_column(default="")
     url: Mapped[str | None]
     restart_count: Mapped[int] = mapped_column(default=0)
+    gpu_memory_peak_mib: Mapped[int | None]
+    gpu_utilization_permille: Mapped[int | None]
 
 
 class CheckpointRow(Base):
@@ -259,6 +272,22 @@ class WorkspaceRow(Base):
     size_bytes: Mapped[int]
     created_at: Mapped[int]
     last_used_at: Mapped[int]
+
+
+class ExperienceRow(Base):
+    """What is remembered of ended work that is alike on one rung; bounded in size.
+
+    The name is a digest of what they have in common, so nobody is named here.
+    """
+
+    __tablename__ = "jobs_experience"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    rung: Mapped[str] = mapped_column(String(20))
+    record: Mapped[Record] = mapped_column(JsonOf(Record))
+    change: Mapped[int] = mapped_column(index=True)
+    """The number of its last change: who keeps records in memory reads what is newer."""
+    changed_at: Mapped[int] = mapped_column(index=True)
 
 
 class DecisionRow(Base):

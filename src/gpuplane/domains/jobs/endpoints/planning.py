@@ -5,9 +5,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 
-from gpuplane.core.amounts import MIB_PER_GIB
+from gpuplane.core.amounts import MIB_PER_GIB, MS_PER_S
+from gpuplane.core.prediction.durations import Basis
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
+from gpuplane.domains.jobs.endpoints.expecting import expected_sentences, prediction_body
 from gpuplane.domains.jobs.endpoints.submitting import checked_submission
 from gpuplane.domains.jobs.schemas import (
     ChangeOut,
@@ -23,7 +25,7 @@ from gpuplane.domains.jobs.schemas import (
     TimelineRowOut,
     WhyOut,
 )
-from gpuplane.domains.jobs.service import Forecast, Job, Timeline, TimelineRow
+from gpuplane.domains.jobs.service import Forecast, Job, Outlook, Timeline, TimelineRow
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import InstantIn
 from gpuplane.kit.errors import InvalidInput
@@ -48,11 +50,12 @@ async def explain_job(
     found = await call.read(lambda s: service.explain_job(s, call.principal, job_id))
     reason, sentence, fix = found.reason, found.sentence, found.fix
     counts, smallest = dict(found.counts), None
-    explanation = list(found.explanation)
+    explanation, predicted = list(found.explanation), None
     if change:
         outlook = await service.planner_of(call.ports).outlook_of_job(found.job.id)
         if outlook is not None:
-            explanation += outlook.explanation
+            explanation += [*outlook.explanation, *expected_sentences(outlook)]
+            predicted = prediction_body(outlook)
             if outlook.reason is not None:
                 reason, sentence = str(outlook.reason.word), outlook.reason.sentence
                 fix = outlook.reason.fix or fix
@@ -72,6 +75,7 @@ async def explain_job(
         fix=fix,
         counts=[FilterCountOut(word=word, nodes=nodes) for word, nodes in counts.items()],
         change=smallest,
+        prediction=predicted,
         explanation=explanation,
     )
 
@@ -91,8 +95,8 @@ async def get_schedule(call: CallDep, job_id: UUID) -> ScheduleOut:
         outlook = await service.planner_of(call.ports).outlook_of_job(job.id)
         if outlook is not None:
             start, position, name = outlook.earliest_start, outlook.position, outlook.cluster
-            duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
-            end = None if start is None or duration_s is None else start + duration_s * 1000
+            end = _end_of(start, outlook)
+            explanation += expected_sentences(outlook)
         elif job.spec.scheduled_start is not None:
             start = job.spec.scheduled_start
     if job.actual_start is not None:
@@ -122,15 +126,13 @@ async def estimate_job(call: CallDep, body: JobIn) -> EstimateOut:
     submission = await call.read(lambda s: checked_submission(s, call, body))
     outlook = await service.planner_of(call.ports).outlook_of(submission)
     found = await call.read(lambda s: service.estimate(s, submission, outlook, now))
-    duration_s = submission.spec.estimated_duration_s or submission.spec.max_duration_s
     start = outlook.earliest_start
-    end = None if start is None or duration_s is None else start + duration_s * 1000
     return EstimateOut(
         cluster=outlook.cluster,
         simulated=outlook.simulated,
         fits_now=outlook.starts_now,
         earliest_start=start,
-        expected_end=end,
+        expected_end=_end_of(start, outlook),
         nodes=list(outlook.nodes),
         hourly_cost=found.hourly_micro,
         estimated_cost=found.estimated_micro,
@@ -140,7 +142,8 @@ async def estimate_job(call: CallDep, body: JobIn) -> EstimateOut:
         sentence="It would start at once."
         if outlook.starts_now
         else ("It would wait." if outlook.reason is None else outlook.reason.sentence),
-        explanation=[*outlook.explanation, *found.notes],
+        explanation=[*outlook.explanation, *expected_sentences(outlook), *found.notes],
+        prediction=prediction_body(outlook),
         cheaper=[
             PriceOptionOut(
                 sentence=each.sentence,
@@ -224,6 +227,15 @@ async def get_resources(call: CallDep, cluster: ClusterKey) -> ClusterResourcesO
             for each in found.models
         ],
     )
+
+
+def _end_of(start: int | None, outlook: Outlook) -> int | None:
+    """Return when a job is expected to end, None where nothing is known of its duration."""
+    known = outlook.durations
+    if start is None or known is None or known.basis is Basis.DEFAULT:
+        return None
+    lasts_s = known.high_s if known.basis is Basis.MAXIMUM else known.median_s
+    return start + lasts_s * MS_PER_S
 
 
 def _bar(row: TimelineRow, timeline: Timeline, now: int) -> TimelineRowOut:

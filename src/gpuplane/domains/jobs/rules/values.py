@@ -99,6 +99,10 @@ class Replica:
     message: str
     url: str | None
     restart_count: int
+    gpu_memory_peak_mib: int | None = None
+    """Peak memory of its fullest GPU as far as it was measured."""
+    gpu_utilization_permille: int | None = None
+    """Mean utilisation of its GPUs as far as it was measured, in thousandths."""
 
 
 @dataclass(frozen=True, slots=True)

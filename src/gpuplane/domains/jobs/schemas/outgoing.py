@@ -200,6 +200,40 @@ class ChangeOut(Body):
     sentence: str
 
 
+class QuantilesOut(Body):
+    """What similar jobs took or used: tenth percentile, median, ninetieth percentile."""
+
+    low: int
+    median: int
+    high: int
+    samples: int
+    """Ended jobs that this rests on."""
+    likeness: str
+    """How alike they are: series, user, tenant-class or class, most alike first."""
+
+
+class PredictionOut(Body):
+    """What is expected of a job, and on what that rests."""
+
+    workload_class: str
+    confidence: str
+    """high, medium or low: how far the class is ahead of the next one."""
+    evidence: list[str]
+    """What spoke for a class, the strongest first."""
+    duration_seconds: int
+    """The duration that is counted on."""
+    duration_seconds_p90: int
+    basis: str
+    """What the duration rests on: estimate, history, maximum or default."""
+    durations_seconds: QuantilesOut | None
+    """How long similar jobs ran; null when too few have ended."""
+    gpu_memory_mib: QuantilesOut | None
+    """Peak memory of the fullest GPU; null when it was not measured."""
+    gpu_utilization_permille: QuantilesOut | None
+    """Mean utilisation of the GPUs in thousandths; null when it was not measured."""
+    sentence: str
+
+
 class WhyOut(Body):
     """Why a job stands where it stands: one dominant reason, and what would change it."""
 
@@ -211,6 +245,8 @@ class WhyOut(Body):
     fix: str
     counts: list[FilterCountOut]
     change: ChangeOut | None = None
+    prediction: PredictionOut | None = None
+    """What is expected of a waiting job; told with the smallest change."""
     explanation: list[str]
 
 
@@ -257,6 +293,7 @@ class EstimateOut(Body):
     reason: str
     sentence: str
     explanation: list[str]
+    prediction: PredictionOut | None
     cheaper: list[PriceOptionOut]
 
 

@@ -9,8 +9,10 @@ from gpuplane.domains.jobs.service.admitting import (
     AdmissionReport,
     Doors,
     admit,
+    end_promise,
     note_waiting,
     preempt,
+    repartition,
 )
 from gpuplane.domains.jobs.service.asking import (
     Forecast,

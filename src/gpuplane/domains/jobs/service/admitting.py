@@ -9,13 +9,21 @@ from typing import Any
 
 from gpuplane.core.ids import AttemptId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
+from gpuplane.core.prediction.durations import expected_s
+from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.reasons import Word
-from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Waiting
+from gpuplane.core.scheduling.decisions import (
+    NeedsPreemption,
+    NeedsRepartition,
+    Placed,
+    Waiting,
+)
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
+from gpuplane.domains.jobs.rules.learning import PREDICTION, describe_expected, encode_expected
 from gpuplane.domains.jobs.service.stopping import request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -35,6 +43,8 @@ class Doors:
     cluster: Mapping[JobId, str]
     choice: Mapping[JobId, str] = field(default_factory=dict)
     """Why this cluster, for jobs that named none."""
+    predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
+    """What is expected of each, as decided on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +72,7 @@ def admit(
     taken = set(result.placed)
     admitted = [each for each in fresh if each[2].id in taken]
     attempts_repository.insert_attempts(session, [attempt for _, _, attempt in admitted])
-    repository.update_many(
-        session, [_admission(job, verdict, attempt, now) for job, verdict, attempt in admitted]
-    )
+    repository.update_many(session, [_admission(*each, doors, now) for each in admitted])
     events.record_many(session, [_told(*each, now) for each in admitted])
     if admitted:
         session.wake("dispatcher")
@@ -126,6 +134,36 @@ def preempt(session: WriteSession, verdict: NeedsPreemption, grace_s: int, now: 
     return True
 
 
+def repartition(session: WriteSession, verdict: NeedsRepartition, now: int) -> bool:
+    """Order the GPUs of a verdict to be cut, all or none; False when it is stale.
+
+    The job goes before everyone until then, or the new instances would go to whoever comes first.
+    """
+    job = repository.lock_jobs(session, [verdict.job_id]).get(verdict.job_id)
+    if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
+        return False
+    if not placements.ask_repartition(
+        session, verdict.cluster_id, job.id, verdict.changes, now
+    ):
+        return False
+    events.record(
+        session,
+        job_event(
+            job, "job.repartition_asked", now, actor="scheduler",
+            reason=str(Word.MIG_REPARTITION), message=verdict.reason.sentence,
+        ),
+    )  # fmt: skip
+    promised = now + (placements.REPARTITION_S + PROMISE_MARGIN_S) * 1000
+    return repository.update_job(session, job, now, promised_until=promised)
+
+
+def end_promise(session: WriteSession, job_id: JobId, now: int) -> None:
+    """Let a job whose GPU could not be cut stand in line like everyone else."""
+    job = repository.lock_jobs(session, [job_id]).get(job_id)
+    if job is not None and job.status is JobStatus.QUEUED:
+        repository.update_job(session, job, now, promised_until=None)
+
+
 def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
     attempt_id = AttemptId(new_id())
     number = job.attempt_count + 1
@@ -179,16 +217,25 @@ def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
         cluster_queue=doors.cluster.get(job.id, ""),
         local_queue=doors.local.get(job.id, ""),
         quota_usage=tuple((use.flavor, use.resource, use.amount) for use in verdict.usage),
-        explanation={"score": verdict.score, "sentences": _sentences(verdict, doors)},
+        explanation=_explanation(job, verdict, doors),
         forgotten=False,
         version=1,
         replicas=replicas,
     )
 
 
-def _sentences(verdict: Placed, doors: Doors) -> list[str]:
-    choice = doors.choice.get(verdict.job_id)
-    return [*([choice] if choice else []), *verdict.explanation]
+def _explanation(job: Job, verdict: Placed, doors: Doors) -> dict[str, Any]:
+    """Return why it runs there and what was expected of it, to be compared with what it did."""
+    choice, found = doors.choice.get(verdict.job_id), doors.predictions.get(job.id)
+    sentences = [*([choice] if choice else []), *verdict.explanation]
+    if found is None:
+        return {"score": verdict.score, "sentences": sentences}
+    told = describe_expected(job.spec, found)
+    return {
+        "score": verdict.score,
+        "sentences": [*sentences, *told],
+        PREDICTION: encode_expected(job.spec, found),
+    }
 
 
 def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:
@@ -217,8 +264,12 @@ def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:
     )
 
 
-def _admission(job: Job, verdict: Placed, attempt: Attempt, now: int) -> dict[str, Any]:
-    duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
+def _admission(
+    job: Job, verdict: Placed, attempt: Attempt, doors: Doors, now: int
+) -> dict[str, Any]:
+    spec, found = job.spec, doors.predictions.get(job.id)
+    learned = None if found is None else found.learned
+    duration_s = expected_s(spec.estimated_duration_s, learned, spec.max_duration_s)
     return {
         "id": job.id,
         "status": str(JobStatus.SCHEDULED),

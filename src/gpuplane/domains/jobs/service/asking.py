@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from gpuplane.core.ids import ClusterId, JobId
+from gpuplane.core.prediction.durations import Durations
+from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.reasons import Reason
 from gpuplane.domains.jobs.errors import QuotaExceeded
 from gpuplane.domains.jobs.service.submission import Submission
@@ -42,6 +44,8 @@ class Outlook:
         explanation: Sentences for people.
         is_over_quota: Whether it would wait for quota rather than for devices.
         change: The smallest change that would let it start now, when it was asked for.
+        prediction: What is expected of it from those before it.
+        durations: How long it is counted on to run.
     """
 
     cluster_id: ClusterId | None
@@ -57,6 +61,8 @@ class Outlook:
     explanation: tuple[str, ...] = ()
     is_over_quota: bool = False
     change: SmallestChange | None = None
+    prediction: Prediction | None = None
+    durations: Durations | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gpuplane.core.prediction.durations import expected_s
 from gpuplane.core.pricing.book import PriceBook
 from gpuplane.core.workloads import JobSpec
 from gpuplane.db.sessions import ReadSession
@@ -55,8 +56,9 @@ def estimate(session: ReadSession, submission: Submission, outlook: Outlook, now
     currency = next(iter(sorted(hour.totals)), "USD")
     notes = tuple(f"No price is known for {item}, so it counts as free." for item in hour.unpriced)
     is_known = _is_priced(spec, hour)
-    expected_s = spec.estimated_duration_s or spec.max_duration_s
-    if expected_s is None:
+    learned = None if outlook.prediction is None else outlook.prediction.learned
+    lasts_s = expected_s(spec.estimated_duration_s, learned, spec.max_duration_s)
+    if lasts_s is None:
         notes = (*notes, "Without estimated_duration_seconds the cost is told by the hour only.")
     hourly = hour.total_micro(currency) if is_known else None
     cheaper: tuple[Alternative, ...] = ()
@@ -64,7 +66,7 @@ def estimate(session: ReadSession, submission: Submission, outlook: Outlook, now
         cheaper = _cheaper(book, spec, chosen, model, usable, hourly, currency, now)
     return Estimate(
         hourly_micro=hourly,
-        estimated_micro=_for(book, spec, chosen, model, expected_s, currency, now)
+        estimated_micro=_for(book, spec, chosen, model, lasts_s, currency, now)
         if is_known
         else None,
         max_micro=_for(book, spec, chosen, model, spec.max_duration_s, currency, now)

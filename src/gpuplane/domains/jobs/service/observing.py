@@ -8,6 +8,7 @@ from typing import Any
 from gpuplane.backends.interface import ReplicaObservation
 from gpuplane.core.ids import AttemptId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
+from gpuplane.core.prediction.durations import expected_s
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
@@ -15,6 +16,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict, Standing, judge_attempt
+from gpuplane.domains.jobs.rules.learning import learned_of
 from gpuplane.domains.jobs.rules.outputs import is_sensitive_output
 from gpuplane.domains.jobs.service.stopping import finish_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
@@ -25,7 +27,10 @@ from gpuplane.kit.ids import new_id
 Seal = Callable[[str], bytes]
 Chance = Callable[[], float]
 
-_SEEN = "phase ready started_at ended_at exit_code signal reason message url restart_count".split()
+_SEEN = (
+    "phase ready started_at ended_at exit_code signal reason message url restart_count "
+    "gpu_memory_peak_mib gpu_utilization_permille"
+).split()
 
 
 def list_to_ensure(session: ReadSession, limit: int) -> list[Attempt]:
@@ -167,7 +172,16 @@ def _seen(replica: Replica, observation: ReplicaObservation) -> Replica:
         message=observation.message,
         url=observation.url,
         restart_count=observation.restart_count,
+        gpu_memory_peak_mib=_last(observation.gpu_memory_peak_mib, replica.gpu_memory_peak_mib),
+        gpu_utilization_permille=_last(
+            observation.gpu_utilization_permille, replica.gpu_utilization_permille
+        ),
     )
+
+
+def _last(seen: int | None, stored: int | None) -> int | None:
+    """Return what is seen now, else what was: an end need not repeat what was measured."""
+    return stored if seen is None else seen
 
 
 def _reports(
@@ -291,7 +305,9 @@ def _note_running(
     """Record that an attempt runs; return it and its job as they are stored now."""
     started = max((r.started_at for r in replicas if r.started_at is not None), default=now)
     started = min(max(started, attempt.admitted_at), now)
-    duration_s = job.spec.estimated_duration_s or job.spec.max_duration_s
+    duration_s = expected_s(
+        job.spec.estimated_duration_s, learned_of(attempt), job.spec.max_duration_s
+    )
     changes: dict[str, Any] = {
         "status": str(JobStatus.RUNNING),
         "condition": "",

@@ -151,7 +151,7 @@ def finish_attempt(
         repository.set_due(session, [job.id], next_due(moved, now) or now)
     events.record(session, _ended_event(job, attempt, after, verdict, cost, now))
     wake_followers(session, job, now)
-    session.wake("scheduler", "monitor")
+    session.wake("scheduler", "monitor", "learner")
     return after.status
 
 

@@ -28,13 +28,11 @@ class Spots:
     Attributes:
         takes: One per replica, already counted into the fleet.
         score: Mean score, 0–100.
-        hint: What the hint did to the score of the first node and why; empty for nothing.
     """
 
     takes: tuple[Take, ...]
     score: int
     level: Level
-    hint: str = ""
 
 
 def needed_replicas(replicas: ReplicaRequest) -> int:

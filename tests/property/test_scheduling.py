@@ -26,6 +26,7 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, Placed
 from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.policy import Backfill, PlacementPolicy, Policy
+from gpuplane.core.scheduling.recording import Recording, decode_recording, encode_recording
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.topology.named import named_topology
@@ -305,3 +306,12 @@ def _before(decision: Decision, placed: Placed) -> bool:
 def _started(world: World, placed: Placed) -> RunningWorkload:
     workload = next(each for each in world.pending if each.job_id == placed.job_id)
     return running_of(workload, placed)
+
+
+@given(worlds(), policies)
+def test_a_stored_input_is_decided_on_again_to_the_same_bytes(world: World, policy: Policy) -> None:
+    recording = Recording(world.snapshot(), policy, NOW, 7)
+    stored = encode_recording(recording)
+    again = decode_recording(stored)
+    assert again.replay().to_json() == recording.replay().to_json()
+    assert encode_recording(again) == stored

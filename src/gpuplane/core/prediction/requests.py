@@ -78,7 +78,7 @@ def facts_of(
         simulated=simulated,
         stem=stem_of(spec.name),
         job_type=spec.job_type,
-        words=words_of((spec.name, run.image, *run.command)),
+        words=words_of((spec.name, run.image, " ".join(run.command))),
         command=run.command,
         model=asked.gpu_model or "",
         gpu_count=asked.gpu_count * spec.replicas.count,

@@ -20,9 +20,9 @@ from gpuplane.core.topology.matrix import LinkMatrix
 
 Percents = NDArray[np.int64]
 
-_MEMORY_SLACK = 0.94
-"""Drivers report less than the size a GPU is sold by: 81,559 MiB of 80 GB are 79.6 GiB, and
-15,109 MiB of a 16 GB T4 are 14.8 (core.hardware)."""
+_MEMORY_SLACK = 0.92
+"""Drivers report less than the size a GPU is sold by, least of it with ECC on: 15,109 MiB of the
+16 GB of a T4, 23,028 MiB of the 24 GB of an A10 (core.hardware)."""
 
 Part = Callable[[PlacementHint, Need, Fleet, Where], Percents]
 

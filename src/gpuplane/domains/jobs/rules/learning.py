@@ -110,9 +110,7 @@ def sample_of(
         return None
     ending = _ending_of(attempt)
     measures: dict[Measure, int] = {}
-    if ending is Ending.ITSELF or (
-        ending is Ending.BY_HAND and workload_class in _ENDS_BY_HAND
-    ):
+    if ending is Ending.ITSELF or (ending is Ending.BY_HAND and workload_class in _ENDS_BY_HAND):
         ran_ms = sum(max(0, until - since) for since, until in runs)
         measures[Measure.DURATION_S] = -(-ran_ms // MS_PER_S)
     peaks = [each.gpu_memory_peak_mib for each in attempt.replicas]

@@ -7,7 +7,8 @@ processors, because a gang needs its GPUs in the right places.
 """
 
 import heapq
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.simulation.queueing.lines import jobs_by_rank
@@ -105,14 +106,54 @@ class Reservation:
     spare: dict[int, int] = field(default_factory=dict)
 
 
-def compute_reservation(run: Run, job: int) -> Reservation:
+class ExpectedEnds:
+    """When each running job is thought to end, in that order."""
+
+    __slots__ = ("_ends", "_jobs", "_run_ms")
+
+    def __init__(self, run_ms: Sequence[int]) -> None:
+        """Make it for jobs that are thought to run so long; nobody runs yet."""
+        self._run_ms = run_ms
+        self._jobs = len(run_ms)
+        self._ends: list[int] = []  # an end and a job in one integer, `end * jobs + job`
+
+    def add(self, run: Run, job: int) -> None:
+        """Note a job that has started."""
+        insort(self._ends, self._key(run, job))
+
+    def remove(self, run: Run, job: int) -> bool:
+        """Forget a job that has ended; return whether it ended just when it was thought to."""
+        key = self._key(run, job)
+        del self._ends[bisect_left(self._ends, key)]
+        return key // self._jobs == run.now_ms
+
+    def _key(self, run: Run, job: int) -> int:
+        return (run.start_ms[job] + self._run_ms[job]) * self._jobs + job
+
+    def walk(self, now_ms: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield each instant to come with those who end then; who is over time may end any moment.
+
+        Args:
+            now_ms: The present instant.
+        """
+        at_ms, together = now_ms + 1, list[int]()
+        for key in self._ends:
+            end_ms, job = divmod(key, self._jobs)
+            if end_ms > at_ms:
+                if together:
+                    yield at_ms, together
+                at_ms, together = end_ms, []
+            together.append(job)
+        if together:
+            yield at_ms, together
+
+
+def compute_reservation(run: Run, job: int, ends: ExpectedEnds) -> Reservation:
     """Return the earliest start of a job that does not fit now, and the nodes it takes then."""
     pool = run.pool.copy()
-    ends = sorted((run.expected_end_ms(other), other) for other in run.running)
-    for index, (end_ms, other) in enumerate(ends):
-        pool.give(run.running[other])
-        if index + 1 < len(ends) and ends[index + 1][0] == end_ms:
-            continue
+    for end_ms, ended in ends.walk(run.now_ms):
+        for other in ended:
+            pool.give(run.running[other])
         placement = pool.find(run.trace.gpus[job])
         if placement is not None:
             spare = {node: pool.free[node] - gpus for node, gpus in placement}
@@ -146,6 +187,7 @@ class BackfillLine:
         self._waiting = WaitingJobs(ranks, gpus, run_ms)
         self._run_ms = run_ms
         self._promised_ms = promised_ms
+        self._ends = ExpectedEnds(run_ms)
         self._reservation: Reservation | None = None
 
     def add(self, job: int) -> None:
@@ -155,8 +197,9 @@ class BackfillLine:
         return NEVER_MS
 
     def serve(self, run: Run, ended: list[int]) -> None:
-        if any(run.start_ms[job] + self._run_ms[job] != run.now_ms for job in ended):
-            self._reservation = None
+        for job in ended:
+            if not self._ends.remove(run, job):
+                self._reservation = None
         if not run.pool.has_free:
             return
         heads = self._start_first(run)
@@ -165,7 +208,7 @@ class BackfillLine:
         first = self._waiting.jobs[heads[0][0]]
         made = self._reservation
         if made is None or made.job != first or made.start_ms <= run.now_ms:
-            made = self._reservation = compute_reservation(run, first)
+            made = self._reservation = compute_reservation(run, first, self._ends)
             self._promised_ms.setdefault(first, made.start_ms)
         self._let_pass(run, heads, made)
 
@@ -216,3 +259,4 @@ class BackfillLine:
         job = self._waiting.jobs[rank]
         self._waiting.remove(job)
         run.start(job, placement)
+        self._ends.add(run, job)

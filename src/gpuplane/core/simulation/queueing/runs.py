@@ -33,12 +33,11 @@ class Run:
         now_ms: The instant.
         start_ms: When each job started; -1 while it has not.
         running: Where each running job is, in the order of their starts.
-        run_ms: How long each job is thought to run.
     """
 
-    __slots__ = ("_ends", "now_ms", "pool", "run_ms", "running", "start_ms", "trace")
+    __slots__ = ("_ends", "now_ms", "pool", "running", "start_ms", "trace")
 
-    def __init__(self, trace: Trace, shape: PoolShape, run_ms: tuple[int, ...]) -> None:
+    def __init__(self, trace: Trace, shape: PoolShape) -> None:
         """Make a run of a trace on a pool that is all free.
 
         Raises:
@@ -52,7 +51,6 @@ class Run:
         self.now_ms = 0
         self.start_ms = [-1] * len(trace)
         self.running: dict[int, Placement] = {}
-        self.run_ms = run_ms
         # An end and a job in one integer, `end * jobs + job`: half the cost of pairs in a heap.
         self._ends: list[int] = []
 
@@ -63,10 +61,6 @@ class Run:
         self.start_ms[job] = self.now_ms
         end_ms = self.now_ms + self.trace.duration_ms[job]
         heapq.heappush(self._ends, end_ms * len(self.trace) + job)
-
-    def expected_end_ms(self, job: int) -> int:
-        """Return when a running job is thought to end; one that is over its time, at any moment."""
-        return max(self.start_ms[job] + self.run_ms[job], self.now_ms + 1)
 
     def next_end_ms(self) -> int:
         """Return when the next running job ends."""

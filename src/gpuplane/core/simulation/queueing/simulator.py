@@ -44,7 +44,7 @@ def simulate_queueing(trace: Trace, shape: PoolShape, policy: QueuePolicy) -> Ou
         run_ms = trace.estimate_ms
     else:
         raise ValueError("the trace has no estimates of how long its jobs run")
-    run = Run(trace, shape, run_ms)
+    run = Run(trace, shape)
     ranks = compute_ranks(trace, policy.order, run_ms)
     promised_ms: dict[int, int] = {}
     line: Line

@@ -52,6 +52,7 @@ from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
+from gpuplane.loops.repartitioner import RepartitionerLoop
 from gpuplane.loops.retention import Retention, RetentionLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.webhooks import WebhookLoop
@@ -104,6 +105,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             settings.scheduling.seed,
             parts.turns,
             settings.loops.scheduler_s,
+            parts.backends,
         ),
         DispatcherLoop(
             database,
@@ -123,8 +125,10 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             jitter,
             lambda: parts.runner.wake(["observer"]),
             settings.loops.observer_s,
+            lambda: parts.runner.wake(["inventory"]),
         ),
         InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
+        RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
         MonitorLoop(
             database,
             clock,

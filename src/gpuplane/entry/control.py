@@ -25,6 +25,7 @@ from gpuplane.kit.feeds import Feed
 from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
+from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from gpuplane.loops.observer import ObserverLoop
 
 
@@ -71,6 +72,8 @@ class ControlPlane:
         """Stop the loops and let go of everything; what runs goes on."""
         self.parts.feed.close()
         await self.runner.stop()
+        self.parts.turns.close()
+        self.parts.questions.close()
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()
@@ -86,6 +89,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     clock = clock or SystemClock()
     database = Database(settings.sql_url)
     upgrade_schema(database.engine)
+    bounds = DecisionBounds(**dataclasses.asdict(settings.decisions))
     parts = Parts(
         settings=settings,
         home=home,
@@ -104,6 +108,8 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         client=httpx2.AsyncClient(follow_redirects=False, trust_env=False),
         leases=LeaseKeeper(database, clock, owner_name()),
         tracing=open_tracing(settings.telemetry.otlp_endpoint, __version__),
+        turns=DecisionProcess(bounds),
+        questions=DecisionProcess(bounds),
     )
     control: dict[str, ControlPlane] = {}
 

@@ -8,6 +8,29 @@ import contextlib
 from collections.abc import Iterator
 
 
+class Seats:
+    """How many readers of one kind this process serves at one time."""
+
+    def __init__(self, limit: int) -> None:
+        """Make so many seats, all free."""
+        self.limit = limit
+        self.taken = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether another reader has to wait."""
+        return self.taken >= self.limit
+
+    @contextlib.contextmanager
+    def taking(self) -> Iterator[None]:
+        """Hold a seat while a reader reads; whoever lets readers in asks `is_full` first."""
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
 class Feed:
     """The newest known position of one stream, and who waits for a newer one."""
 

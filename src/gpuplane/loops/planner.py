@@ -12,7 +12,13 @@ from gpuplane.core.forecast.estimates import ForecastLimits
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.prediction.durations import choose_durations
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling.decisions import NeedsPreemption, Placed, Verdict, Waiting
+from gpuplane.core.scheduling.decisions import (
+    NeedsPreemption,
+    NeedsRepartition,
+    Placed,
+    Verdict,
+    Waiting,
+)
 from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.scheduling.why import Change
 from gpuplane.db.database import Database
@@ -253,6 +259,9 @@ def _shape(empty: Outlook, view: ClusterView, verdict: Verdict, now: int) -> Out
     )
     if isinstance(verdict, Waiting):
         return waits
+    if isinstance(verdict, NeedsRepartition):
+        nodes = tuple(sorted({each.node_name for each in verdict.changes}))
+        return replace(waits, nodes=nodes, explanation=(verdict.reason.sentence,))
     return _preempting(waits, view, verdict)
 
 
@@ -281,10 +290,14 @@ def _model_of(view: ClusterView, placed: Placed) -> str | None:
 
 
 def _change(change: Change) -> SmallestChange:
-    """Return a change under the name and in the unit that people write."""
+    """Return a change under the names and in the units that people write."""
+    also = None if change.also is None else _as_written(change.also)
+    return SmallestChange(*_as_written(change), change.sentence, also)
+
+
+def _as_written(change: Change) -> tuple[str, str]:
     field, unit = _API_FIELDS.get(change.field, (change.field, 0))
-    after = f"{int(change.after) / unit:g}" if unit else change.after
-    return SmallestChange(field, after, change.sentence)
+    return field, f"{int(change.after) / unit:g}" if unit else change.after
 
 
 _API_FIELDS = {

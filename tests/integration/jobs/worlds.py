@@ -33,15 +33,20 @@ from gpuplane.domains.jobs.service import (
     WaitTargets,
     count_queue_users,
 )
+from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
+from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
+from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.learner import LearnerLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.planner import WorldPlanner
+from gpuplane.loops.repartitioner import RepartitionerLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from tests.http_app import Server, running_server
 
@@ -95,6 +100,8 @@ class World:
     registry: Registry
     loops: dict[str, LoopBody]
     workspaces: Path
+    turns: DecisionProcess
+    questions: DecisionProcess
     http: httpx2.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,21 +162,25 @@ async def running_world(
     limits: SubmitLimits | None = None,
     fleet: str = FLEET,
     has_local: bool = False,
+    bounds: DecisionBounds | None = None,
 ) -> AsyncIterator[World]:
     """Make a world on an empty database; nothing runs until a test turns the loops."""
+    turns, questions = (DecisionProcess(bounds or DecisionBounds()) for _ in range(2))
     registry = Registry()
     workspaces = folder / "workspaces"
     workspaces.mkdir()
     late: dict[str, Any] = {}
 
     def adapt(deps: AppDependencies) -> AppDependencies:
-        late["planner"] = WorldPlanner(deps.database, deps.clock, Policy(), 0)
+        late["planner"] = WorldPlanner(deps.database, deps.clock, Policy(), 0, questions)
         deps.ports["planner"] = late["planner"]  # type: ignore[index]  # the test's own dictionary
         return deps
 
     ports = {
         "backends": registry,
         "submit_limits": limits or SubmitLimits(),
+        "rewraps": (rewrap_outputs,),
+        "log_followers": Seats(2),
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
     }
@@ -191,7 +202,7 @@ async def running_world(
         loops: dict[str, LoopBody] = {
             body.name: body
             for body in (
-                SchedulerLoop(database, clock, leases, Policy(), 0),
+                SchedulerLoop(database, clock, leases, Policy(), 0, turns, backends=registry),
                 DispatcherLoop(
                     database,
                     clock,
@@ -205,21 +216,25 @@ async def running_world(
                     database,
                     clock,
                     registry,
-                    lambda text: sealing.seal(text.encode(), "jobs/outputs"),
+                    lambda text: sealing.seal(text.encode(), OUTPUTS_CONTEXT),
                     lambda: 0.0,
                     lambda: None,
                 ),
                 InventoryLoop(database, clock, registry),
+                RepartitionerLoop(database, clock, registry),
+                LearnerLoop(database, clock, leases),
                 MonitorLoop(database, clock, registry, targets or WaitTargets(), uptimes=uptimes),
             )
         }  # fmt: skip - one loop a line
         await loops["inventory"].run_once()
         try:
-            yield World(server, sim, backend, registry, loops, workspaces)
+            yield World(server, sim, backend, registry, loops, workspaces, turns, questions)
         finally:
             observer = loops["observer"]
             assert isinstance(observer, ObserverLoop)
             await observer.stop()
+            turns.close()
+            questions.close()
             for each in registry.backends.values():
                 close = getattr(each, "close", None)
                 if close is not None:

@@ -22,6 +22,12 @@ class AttemptNotFound(NotFound):
     code = "attempt_not_found"
 
 
+class TooManyFollowers(TooManyRequests):
+    """As many readers follow logs as this server serves."""
+
+    code = "too_many_followers"
+
+
 class JobUnreadable(ProductError):
     """The job's row is damaged; a loop sets it aside with an alarm."""
 

@@ -1,7 +1,9 @@
 """HTTP of secrets: values go in and never come out."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
+from typing import Any, cast
 
 from fastapi import APIRouter
 from pydantic import SecretStr
@@ -101,18 +103,20 @@ async def delete_secret(call: CallDep, secret_id: SecretId) -> Done:
 @router.post("/sealing-keys/rotations", status_code=201)
 @requires(Permission.TENANT_MANAGE)
 async def rotate_sealing_key(call: CallDep) -> RotationOut:
-    """Make a new sealing key and seal every secret by it, while everything goes on."""
+    """Make a new sealing key and seal by it whatever lies sealed, while everything goes on."""
     key_id = await asyncio.to_thread(call.sealing.rotate)
     count = await call.database.write(
         "events.rewrap_webhooks", lambda s: rewrap_webhooks(s, call.sealing)
     )
-    after: SecretId | None = None
-    while True:
-        rewrap = partial(service.rewrap, sealing=call.sealing, after=after)
-        changed, after = await call.database.write("secrets.rewrap", rewrap)
-        count += changed
-        if after is None:
-            break
+    elsewhere = cast("Sequence[service.Rewrap]", call.ports.get("rewraps", ()))
+    for rewrap in (service.rewrap, *elsewhere):
+        after: Any = None
+        while True:
+            batch = partial(rewrap, sealing=call.sealing, after=after)
+            changed, after = await call.database.write("secrets.rewrap", batch)
+            count += changed
+            if after is None:
+                break
     return await call.write(
         "secrets.rotate_sealing_key",
         lambda s: service.note_rotation(s, call.principal, key_id, count, call.now),

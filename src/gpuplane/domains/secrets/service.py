@@ -6,6 +6,7 @@ the caller's time before the transaction, so a first key being made never holds 
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from gpuplane.core.ids import JobId, ProjectId, SecretId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -19,9 +20,20 @@ from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 from gpuplane.kit.sealing import SealingKeys
 
-__all__ = ["MAX_VALUE_BYTES", "SORT_NAME", "Revealed", "Secret", "context_of"]
+__all__ = ["MAX_VALUE_BYTES", "SORT_NAME", "Revealed", "Rewrap", "Secret", "context_of"]
 
 REWRAP_BATCH = 200
+
+
+class Rewrap(Protocol):
+    """How another domain seals what it keeps anew: a batch at a time, from where one ended.
+
+    The composition root offers those of the domains above as the port `rewraps`.
+    """
+
+    def __call__(self, session: WriteSession, sealing: SealingKeys, after: Any) -> tuple[int, Any]:
+        """Return how many were sealed anew, and where to go on, or None at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpuplane.core.ids import JobId
+from gpuplane.backends.interface import Repartitions
+from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling.decisions import Decision, NeedsPreemption, Placed, Waiting
+from gpuplane.core.scheduling.decisions import (
+    Decision,
+    NeedsPreemption,
+    NeedsRepartition,
+    Placed,
+    Waiting,
+)
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.db.database import Database
 from gpuplane.db.leases import UNFENCED, LeaseKeeper, is_current
@@ -18,6 +25,7 @@ from gpuplane.domains.jobs.service import Doors, Job
 from gpuplane.kit.clock import Clock
 from gpuplane.loops.deciding.process import DecisionProcess
 from gpuplane.loops.deciding.questions import WhatToStart
+from gpuplane.loops.ports import Backends
 from gpuplane.loops.scheduler.loading import (
     ClusterView,
     Prepared,
@@ -41,6 +49,7 @@ class CycleReport:
     placed: int = 0
     waiting: int = 0
     preempting: int = 0
+    repartitioning: int = 0
     stale: int = 0
     decide_s: float = 0.0
     extra: dict[str, object] = field(default_factory=dict)
@@ -60,6 +69,7 @@ class SchedulerLoop:
         seed: int,
         decisions: DecisionProcess,
         period_s: float = 10.0,
+        backends: Backends | None = None,
     ) -> None:
         """Make the loop.
 
@@ -71,9 +81,11 @@ class SchedulerLoop:
             seed: Breaks ties; the same seed and input give the same decision.
             decisions: Whom the decision core is asked through.
             period_s: How often it looks without being woken.
+            backends: Asked whether they can cut GPUs anew; without them nothing is cut.
         """
         self.period_s = period_s
         self.last = CycleReport()
+        self._backends = backends
         self._database = database
         self._clock = clock
         self._leases = leases
@@ -147,6 +159,8 @@ class SchedulerLoop:
                 settled |= await self._apply(prepared, decision, policy, now, report)
                 for verdict in decision.waiting:
                     best_reason.setdefault(verdict.job_id, verdict)
+                for cut in decision.repartitioning:
+                    best_reason.setdefault(cut.job_id, _as_waiting(cut))
                 for job in prepared.doorless:
                     best_reason.setdefault(job.id, _doorless(job, view))
         left = [verdict for job_id, verdict in best_reason.items() if job_id not in settled]
@@ -215,7 +229,22 @@ class SchedulerLoop:
             report.preempting += done
             report.stale += not done
             settled.add(verdict.job_id)
+        for cut in decision.repartitioning:
+            if not self._can_cut(cut.cluster_id):
+                continue
+            await self._note_waiting([_as_waiting(cut)], now)
+            asked = await self._database.write(
+                "jobs.repartition",
+                partial(_repartition, verdict=cut, token=self._token, now=now),
+            )
+            report.repartitioning += asked
+            report.stale += not asked
+            settled.add(cut.job_id)
         return settled
+
+    def _can_cut(self, cluster_id: ClusterId) -> bool:
+        backend = None if self._backends is None else self._backends.find(cluster_id)
+        return isinstance(backend, Repartitions)
 
     async def _note_waiting(self, waiting: Sequence[Waiting], now: int) -> None:
         """Store why jobs wait, where that is news: the rest costs nothing."""
@@ -245,6 +274,18 @@ def _preempt(
     if not is_current(session, SchedulerLoop.name, token):
         return False
     return jobs.preempt(session, verdict, grace_s, now)
+
+
+def _repartition(
+    session: WriteSession, verdict: NeedsRepartition, token: int, now: int
+) -> bool:
+    if not is_current(session, SchedulerLoop.name, token):
+        return False
+    return jobs.repartition(session, verdict, now)
+
+
+def _as_waiting(cut: NeedsRepartition) -> Waiting:
+    return Waiting(cut.job_id, cut.version, cut.reason, cut.counts, cut.position)
 
 
 def _batches(placed: Sequence[Placed]) -> list[Sequence[Placed]]:

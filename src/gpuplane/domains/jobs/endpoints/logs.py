@@ -14,11 +14,12 @@ from gpuplane.core.lifecycle.jobs import Condition
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of
-from gpuplane.domains.jobs.errors import LogsGone
+from gpuplane.domains.jobs.errors import LogsGone, TooManyFollowers
 from gpuplane.domains.jobs.schemas import LogsOut
 from gpuplane.domains.jobs.service import Attempt, Output
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.errors import ProductError, Unavailable
+from gpuplane.kit.feeds import Seats
 
 router = APIRouter()
 
@@ -29,6 +30,8 @@ POLL_FIRST_S = 0.01
 POLL_S = 0.1
 POLL_GROWTH = 1.3
 """How often a follower looks for an attempt that has not begun: no event names one job's start."""
+RECHECK_S = 15.0
+"""How long a follower reads on after its token was revoked, at most."""
 NOTHING_KEPT = "NothingKept"
 """The word of backends for output that was never written or is forgotten."""
 EVENT_STREAM = "text/event-stream"
@@ -62,8 +65,16 @@ async def read_logs(
     """Return a range of one stream, or follow all of an attempt and of those after it."""
     found = await call.read(lambda s: service.get_output(s, call.principal, job_id, attempt))
     if follow or EVENT_STREAM in request.headers.get("accept", ""):
+        seats = call.port("log_followers", Seats)
+        if seats.is_full:
+            raise TooManyFollowers(
+                f"{seats.limit} readers follow logs on this server already.",
+                fix="Try again later, or read ranges: leave out `follow`.",
+                retry_after_s=10,
+            )
         is_events = EVENT_STREAM in request.headers.get("accept", "")
-        chunks = _follow(call, found, offset, stderr_offset, only_one=attempt is not None)
+        followed = _follow(call, found, offset, stderr_offset, only_one=attempt is not None)
+        chunks = _seated(call, seats, followed)
         return StreamingResponse(
             _events(chunks) if is_events else _plain(chunks),
             media_type=EVENT_STREAM if is_events else "text/plain; charset=utf-8",
@@ -104,6 +115,23 @@ def _text(data: bytes, *, is_end: bool) -> tuple[str, int]:
     text = decoder.decode(data, final=is_end)
     left = b"" if is_end else decoder.getstate()[0]
     return text, len(data) - len(left)
+
+
+async def _seated(
+    call: Call, seats: Seats, chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError]
+) -> AsyncIterator[tuple[Attempt, LogChunk] | ProductError]:
+    """Yield what is followed, as long as the reader may still read it."""
+    checked = call.clock.monotonic()
+    with seats.taking():
+        async for item in chunks:
+            if call.clock.monotonic() - checked >= RECHECK_S:
+                checked = call.clock.monotonic()
+                try:
+                    await call.recheck()
+                except ProductError as error:
+                    yield error
+                    return
+            yield item
 
 
 async def _follow(

@@ -1,0 +1,145 @@
+"""Questions to the decision core as values: each carries all that it needs and answers itself.
+
+They are asked in this process or sent to another one, with the same answer. Never loads anything:
+what is imported here is imported by the child too, which must stay small and without a database.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from gpuplane.core.forecast.estimates import Forecast, ForecastLimits, StartEstimate
+from gpuplane.core.forecast.forecasting import DEFAULT_LIMITS, earliest_start, forecast
+from gpuplane.core.ids import JobId
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict
+from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.why import Why, explain_workload
+
+A_co = TypeVar("A_co", covariant=True)
+
+NODE_US = 0.004
+"""What one node costs one waiting job in a decision: its share of the columns."""
+WORKLOAD_US = 120.0
+"""What one waiting job costs in a decision besides: quota, order, explanation."""
+EVENTS_PER_WORKLOAD = 3
+"""A forecast plays the ends of what runs and waits at three quantiles of its duration."""
+
+
+class Question(Protocol[A_co]):
+    """What can be asked; equal questions have equal answers."""
+
+    @property
+    def cost_ms(self) -> float:
+        """Return about how long the answer takes, in ms of one core."""
+        ...
+
+    def answer(self) -> A_co:
+        """Return the answer; pure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WhatToStart:
+    """What one turn of the scheduler asks."""
+
+    snapshot: Snapshot
+    policy: Policy
+    now: int
+    seed: int
+
+    @property
+    def cost_ms(self) -> float:
+        """Return about how long one decision takes."""
+        return decision_ms(self.snapshot)
+
+    def answer(self) -> Decision:
+        """Return a verdict for every waiting job."""
+        return decide(self.snapshot, self.policy, self.now, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What is known of one waiting job.
+
+    Args:
+        estimate: None when it starts now, or not within the limits of the forecast.
+        why: None when it starts now, or nobody asked what would change that.
+    """
+
+    verdict: Verdict
+    estimate: StartEstimate | None = None
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatOfJob:
+    """What becomes of one job of the snapshot, and if it waits, until when.
+
+    Args:
+        wants_change: Whether the smallest change that would start it is looked for as well.
+    """
+
+    snapshot: Snapshot
+    job_id: JobId
+    policy: Policy
+    now: int
+    seed: int
+    limits: ForecastLimits
+    wants_change: bool
+
+    @property
+    def cost_ms(self) -> float:
+        """Return about how long it takes if the job waits."""
+        return decision_ms(self.snapshot) + forecast_ms(self.snapshot, self.limits)
+
+    def answer(self) -> Prospect:
+        """Return its verdict, its estimated start and what would change it.
+
+        Raises:
+            LookupError: If the job is not among the pending of the snapshot.
+        """
+        workload = next((w for w in self.snapshot.pending if w.job_id == self.job_id), None)
+        if workload is None:
+            raise LookupError(f"job {self.job_id} is not among the pending")
+        decision = decide(self.snapshot, self.policy, self.now, self.seed)
+        verdict = next(each for each in decision.verdicts if each.job_id == self.job_id)
+        found = Prospect(verdict)
+        if isinstance(verdict, Placed):
+            return found
+        asked = (self.snapshot, workload, self.policy, self.now, self.seed)
+        found = replace(found, estimate=earliest_start(*asked, limits=self.limits))
+        return replace(found, why=explain_workload(*asked)) if self.wants_change else found
+
+
+@dataclass(frozen=True, slots=True)
+class WhenEachStarts:
+    """When everything that waits is expected to run."""
+
+    snapshot: Snapshot
+    policy: Policy
+    now: int
+    seed: int
+    limits: ForecastLimits = DEFAULT_LIMITS
+
+    @property
+    def cost_ms(self) -> float:
+        """Return about how long the forecast takes."""
+        return forecast_ms(self.snapshot, self.limits)
+
+    def answer(self) -> Forecast:
+        """Return an estimate for each waiting job that starts within the limits."""
+        return forecast(self.snapshot, self.policy, self.now, self.seed, limits=self.limits)
+
+
+def decision_ms(snapshot: Snapshot) -> float:
+    """Return about how long one decision over a snapshot takes, in ms of one core."""
+    nodes = sum(len(fleet) for fleet in snapshot.fleets)
+    return len(snapshot.pending) * (WORKLOAD_US + NODE_US * nodes) / 1000
+
+
+def forecast_ms(snapshot: Snapshot, limits: ForecastLimits) -> float:
+    """Return about how long a forecast over a snapshot takes, in ms of one core."""
+    pending = min(len(snapshot.pending), limits.max_pending)
+    events = min(len(snapshot.running) + pending, limits.max_events) * EVENTS_PER_WORKLOAD
+    nodes = sum(len(fleet) for fleet in snapshot.fleets)
+    return decision_ms(snapshot) + events * (1 + NODE_US * nodes * pending / 1000)

@@ -15,6 +15,13 @@ metadata: {name: contract}
 spec:
   nodeGroups:
     - {name: plain, count: 1, cpu: 64, memory: 256Gi, ephemeralStorage: 1Ti}
+    - name: sliced
+      count: 1
+      gpus: {model: A100-80GB, count: 1}
+      mig: [{gpus: [0], layout: [1g.10gb@0, 1g.10gb@1, 3g.40gb@4]}]
+      cpu: 64
+      memory: 256Gi
+      ephemeralStorage: 1Ti
 """
 LABEL = re.compile(rb"^\S+Z \[simulated\] ", re.MULTILINE)
 

@@ -57,7 +57,8 @@ class InventoryLoop:
 
             def store(session: WriteSession) -> None:
                 cluster = clusters.get_cluster(session, cluster_id)
-                nodes.sync_inventory(session, cluster_id, seen.nodes, new_id, now)
+                if nodes.sync_inventory(session, cluster_id, seen.nodes, new_id, now).any:
+                    session.wake("repartitioner")
                 stored = nodes.list_nodes(session, cluster_id)
                 placements.register_devices(session, stored, now, simulated=cluster.simulated)
 

@@ -46,6 +46,7 @@ class ObserverLoop:
         chance: Callable[[], float],
         wake: Callable[[], None],
         period_s: float = 5.0,
+        wake_inventory: Callable[[], None] = lambda: None,
     ) -> None:
         """Make the loop.
 
@@ -57,6 +58,7 @@ class ObserverLoop:
             chance: Gives a number in [-1, 1] for the jitter of retries.
             wake: Wakes this loop; called by the watchers.
             period_s: How often it looks without being woken.
+            wake_inventory: Wakes the loop that takes in nodes and GPUs, when they changed.
         """
         self.period_s = period_s
         self._database = database
@@ -65,7 +67,9 @@ class ObserverLoop:
         self._seal = seal
         self._chance = chance
         self._wake = wake
+        self._wake_inventory = wake_inventory
         self._cursors: dict[ClusterId, str] = {}
+        self._generations: dict[ClusterId, int] = {}
         self._watchers: dict[ClusterId, asyncio.Task[None]] = {}
 
     async def run_once(self) -> bool:
@@ -106,6 +110,9 @@ class ObserverLoop:
         if isinstance(backend, ObservesChanges):
             changes = await backend.observe_replicas_since(cursor)
             seen: Sequence[ReplicaObservation] = changes.replicas
+            if self._generations.get(cluster_id, changes.generation) != changes.generation:
+                self._wake_inventory()
+            self._generations[cluster_id] = changes.generation
         else:
             seen = (await backend.observe()).replicas
         for part in _batches(seen):

@@ -40,7 +40,7 @@ class Inventory:
         self.gpu_index: dict[str, int] = {
             gpu.gpu_id: gpu.index for node in fleet.nodes for gpu in node.gpus
         }
-        cut_here = {gpu.gpu_id: gpu for node in fleet.nodes for gpu in node.gpus}
+        cut_here: dict[str, Gpu] = {gpu.gpu_id: gpu for node in fleet.nodes for gpu in node.gpus}
         self._cuts: dict[str, Cut] = {
             cut.gpu_id: cut
             for cut in cuts

@@ -1,12 +1,12 @@
 """Loads what a decision is made from: nodes as facts, what is held, queues, waiting jobs."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.core.fleet.columns import Fleet
-from gpuplane.core.fleet.facts import GpuFacts, MigSlot, NodeFacts, Taint
+from gpuplane.core.fleet.facts import GpuFacts, MigChange, MigSlot, NodeFacts, Taint
 from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import ClusterId, GpuId, JobId, ProjectId, ReservationId, TenantId
 from gpuplane.core.prediction.predicting import Prediction
@@ -15,6 +15,7 @@ from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.eligibility import ClusterFacts, ClusterRequest, rank_clusters
 from gpuplane.core.scheduling.policy import Snapshot
+from gpuplane.core.scheduling.repartition import index_recutting
 from gpuplane.core.scheduling.reservations import Reservation as CalendarEntry
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkMatrix
@@ -25,7 +26,7 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Door, Doors, Job
 from gpuplane.domains.nodes.service import Node
-from gpuplane.domains.placements.service import Reservation, choose_reservation
+from gpuplane.domains.placements.service import Repartition, Reservation, choose_reservation
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import QueueSpecs
 
@@ -48,6 +49,8 @@ class ClusterView:
     """Model to micro-units per GPU-hour."""
     upcoming: Sequence[Reservation] = ()
     """The reservations that have not begun there."""
+    cuts: Sequence[Repartition] = ()
+    """The GPUs there that are being cut anew, or could not be a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +176,24 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
         frozen_note=view.cluster.frozen_reason,
         preempted_last_hour={view.cluster.id: world.preempted.get(view.cluster.id, 0)},
         reservations=tuple(_calendar_entry(world, each) for each in view.upcoming),
+        recutting=index_recutting(
+            (each.job_id, _change_of(each)) for each in view.cuts if each.is_underway
+        ),
+        uncut=frozenset(each.gpu_id for each in view.cuts),
     )
     doors = Doors(local, cluster_queue, choice, world.predictions)
     return Prepared(snapshot, doors, tuple(doorless))
+
+
+def _change_of(cut: Repartition) -> MigChange:
+    return MigChange(
+        cut.node_id,
+        cut.node_name,
+        cut.gpu_id,
+        cut.gpu_index,
+        tuple(MigSlot(*slot) for slot in cut.destroy),
+        tuple(MigSlot(*slot) for slot in cut.create),
+    )
 
 
 def _calendar_entry(world: World, each: Reservation) -> CalendarEntry:
@@ -229,8 +247,9 @@ def facts_of(view: ClusterView) -> list[NodeFacts]:
         key = window.node_name
         windows[key] = min(windows[key], window.start_at)
     whole = windows[None]
+    doomed = {(cut.gpu_id, *slot) for cut in view.cuts if cut.is_underway for slot in cut.destroy}
     return [
-        _facts(node, min(whole, windows[node.name]), view.reserved, view.prices)
+        _facts(node, min(whole, windows[node.name]), view.reserved, view.prices, doomed)
         for node in view.nodes
     ]
 
@@ -240,6 +259,7 @@ def _facts(
     maintenance_at: int,
     reserved: Mapping[GpuId, ReservationId],
     prices: Mapping[str, int],
+    doomed: Collection[tuple[GpuId, str, int]],
 ) -> NodeFacts:
     gpus = tuple(gpu for gpu in node.gpus if gpu.present)
     return NodeFacts(
@@ -261,7 +281,11 @@ def _facts(
                 architecture=_architecture(gpu.model),
                 healthy=gpu.healthy,
                 mig_enabled=gpu.mig_enabled,
-                mig_instances=tuple(MigSlot(name, start) for name, start in gpu.mig_instances),
+                mig_instances=tuple(
+                    MigSlot(name, start)
+                    for name, start in gpu.mig_instances
+                    if (gpu.gpu_id, name, start) not in doomed
+                ),
                 reserved_for=reserved.get(gpu.gpu_id),
             )
             for gpu in gpus

@@ -218,6 +218,7 @@ class SchedulerState:
             nodes=cached[1],
             windows=clusters.list_maintenance(session, cluster.id, now),
             reserved=placements.reserved_devices(session, cluster.id),
+            cuts=placements.list_repartitions(session, cluster.id),
             usable=placements.usable_reservations(session, cluster.id),
             queues=queues.load_specs(session, cluster.id),
             upcoming=placements.list_reservations(

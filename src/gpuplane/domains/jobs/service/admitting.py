@@ -142,9 +142,7 @@ def repartition(session: WriteSession, verdict: NeedsRepartition, now: int) -> b
     job = repository.lock_jobs(session, [verdict.job_id]).get(verdict.job_id)
     if job is None or job.version != verdict.version or job.status is not JobStatus.QUEUED:
         return False
-    if not placements.ask_repartition(
-        session, verdict.cluster_id, job.id, verdict.changes, now
-    ):
+    if not placements.ask_repartition(session, verdict.cluster_id, job.id, verdict.changes, now):
         return False
     events.record(
         session,

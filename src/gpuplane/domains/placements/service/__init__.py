@@ -33,6 +33,7 @@ from gpuplane.domains.placements.service.reading import (
     reserved_devices,
 )
 from gpuplane.domains.placements.service.repartitions import (
+    REPARTITION_S,
     ask_repartition,
     end_repartition,
     fail_repartition,
@@ -52,6 +53,7 @@ from gpuplane.domains.placements.service.reservations import (
 )
 
 __all__ = [
+    "REPARTITION_S",
     "Allocation",
     "Capacity",
     "ModelCapacity",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import (
     AllocationId,
     AttemptId,
@@ -87,21 +88,21 @@ def release_replicas(session: WriteSession, replica_ids: Sequence[ReplicaId], at
     return _release(session, lambda: repository.open_of_replicas(session, replica_ids), at)
 
 
-def _doomed(session: ReadSession, replicas: Sequence[ReplicaOrder]) -> set[tuple[GpuId, int]]:
-    """Return (GPU, first slice) of MIG instances that are being destroyed; asked only for MIG."""
+def _doomed(session: ReadSession, replicas: Sequence[ReplicaOrder]) -> set[MigPlacement]:
+    """Return the MIG instances that are being destroyed; asked only for MIG."""
     if not any(replica.mig for replica in replicas):
         return set()
     return {
-        (row.gpu_id, start)
+        MigPlacement(row.gpu_id, profile, start)
         for row in repository.list_repartitions(session)
         if row.is_underway
-        for _, start in row.destroy
+        for profile, start in row.destroy
     }
 
 
-def _refuse_doomed(order: PlacementOrder, doomed: set[tuple[GpuId, int]]) -> Reason | None:
+def _refuse_doomed(order: PlacementOrder, doomed: set[MigPlacement]) -> Reason | None:
     for replica in order.replicas:
-        if replica.mig is not None and (replica.mig.gpu_id, replica.mig.start) in doomed:
+        if replica.mig is not None and replica.mig in doomed:
             said = f"{replica.mig.profile} of {replica.mig.gpu_id} is being destroyed."
             return Reason(Word.MIG_UNAVAILABLE, said)
     return None

@@ -164,9 +164,9 @@ def compute_reservation(run: Run, job: int, ends: ExpectedEnds) -> Reservation:
 class BackfillLine:
     """Whoever fits passes, unless that moved the start that is set aside for the first.
 
-    The start is set aside when a job comes to be the first and does not fit. It holds until the
-    job starts or another comes before it; it is made anew where something ended at another time
-    than was thought.
+    The start is set aside when the first does not fit and somebody could pass it. It holds until
+    the job starts or another comes before it; it is made anew where something ended at another
+    time than was thought.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class BackfillLine:
         if not run.pool.has_free:
             return
         heads = self._start_first(run)
-        if not heads:
+        if not heads or not run.pool.has_free:
             return
         first = self._waiting.jobs[heads[0][0]]
         made = self._reservation

@@ -51,7 +51,8 @@ def _show_change(client: Client, path: str, known: dict[str, Any]) -> None:
         smallest = answer["change"]
         sentence = paint(smallest["sentence"], "bold")
         click.echo(f"\nsmallest change that would start it now: {sentence}")
-        click.echo(f"  {smallest['field']} = {smallest['value']}")
+        for each in filter(None, (smallest, smallest["also"])):
+            click.echo(f"  {each['field']} = {each['value']}")
     if answer["fix"]:
         click.echo(f"\nwhat to do: {answer['fix']}")
 

@@ -137,7 +137,7 @@ class Codec:
         if kind in self._shared:
             return lambda place: self._read[place]
         if hasattr(kind, "_fields"):
-            hints = _hints_of(kind)
+            hints = get_type_hints(kind)
             names: tuple[str, ...] = kind._fields
             readers = [self._reader(hints[name]) for name in names]
             return lambda value: kind(

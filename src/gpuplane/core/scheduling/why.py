@@ -1,39 +1,47 @@
 """The smallest change that would place one workload, found by asking the filters again.
 
-Owns which changes are tried and in which order; each is a variant of the workload, placed on
-trial against what is free now. Nothing is guessed: a change is named only if it works.
+Owns the search: each single change in turn, then pairs of them where no single one helps, then a
+change of the queue's limits. Each is placed on trial against what is free now. Nothing is
+guessed: a change is named only if it works.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import combinations
 
-from gpuplane.core.amounts import WHOLE_GPU_MILLI
+from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Fleet
-from gpuplane.core.reasons import Reason
+from gpuplane.core.quota.specs import GPU, FlavorResource, ResourceQuota
+from gpuplane.core.quota.tree import QuotaTree
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.bench import expected_s
+from gpuplane.core.scheduling.changes import CHANGES, Amount, Choice, Variant
 from gpuplane.core.scheduling.decisions import Waiting
-from gpuplane.core.scheduling.explain import describe_request
 from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.ordering import compute_entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.waiting import Blocked, Explainer
 from gpuplane.core.scheduling.workload import Workload
-from gpuplane.core.topology.matrix import LinkPreference
-from gpuplane.core.workloads import ResourceRequest, Spreading, Toleration
+from gpuplane.core.workloads import WindowEnd
 
-MAX_MODELS = 16
-"""Other models tried; fleets have a handful, and each try is one placement."""
+MAX_PAIR_TRIES = 400
+"""Placements tried for pairs of changes: bounds the answer to a question (0.2 ms each at 5,000
+nodes once the classes are warm, several where each is new)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to the request that would let it start now.
+    """One change that would let it start now, or two that would together.
 
     Args:
-        field: The field of the job specification to change, such as `resources.gpu_count`.
+        field: The field of the job specification to change, such as `resources.gpu_count`, or of
+            its queue.
         before: Its value now, as text.
         after: The value that works.
         node_name: The node its first replica would go to.
+        also: The change that is needed beside this one, or None; its sentence is this one's.
     """
 
     field: str
@@ -41,6 +49,7 @@ class Change:
     after: str
     sentence: str
     node_name: str
+    also: "Change | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +58,11 @@ class Why:
 
     Args:
         waiting: Its verdict if it were alone in the queue; None when it would start now.
-        changes: Smallest first; empty when no single change helps.
+        changes: Smallest first; pairs only when no single change helps; empty when no pair does.
     """
 
     waiting: Waiting | None
     changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    field: str
-    before: object
-    after: object
-    sentence: str
-    workload: Workload
 
 
 def explain_workload(
@@ -77,237 +77,241 @@ def explain_workload(
         now: The instant of the question, in ms.
         seed: As for `decide`.
     """
-    with Trial(replace(snapshot, pending=(workload,)), policy, now, seed) as trial:
+    alone = replace(snapshot, pending=(workload,))
+    with Trial(alone, policy, now, seed) as trial:
         gate = find_gate(workload, snapshot, trial.admission, now)
         if gate is not None:
-            return Why(_at_gate(workload, gate), ())
-        if _probe(trial, workload) is not None:
+            waiting = Waiting(workload.job_id, workload.version, gate, (), 0)
+            return Why(waiting, tuple(_open_gate(trial, workload, gate, now)))
+        search = _Search(trial, workload)
+        if search.probe(workload) is not None:
             return Why(None, ())
         entry = compute_entry(workload, policy.boosts, now)
         waiting = Explainer(trial).explain(Blocked(entry, 0))
-        return Why(waiting, tuple(_list_changes(trial, workload)))
+        changes = list(search.list_single())
+        if not changes:
+            changes = list(search.list_pairs())
+    borrowed = _borrow(alone, workload, policy, now, seed)
+    if borrowed is not None:
+        changes.append(borrowed)
+    return Why(waiting, tuple(changes))
 
 
-def _at_gate(workload: Workload, gate: Reason) -> Waiting:
-    return Waiting(workload.job_id, workload.version, gate, (), 0)
+class _Search:
+    """Tries changes to one workload in one trial."""
 
+    def __init__(self, trial: Trial, workload: Workload) -> None:
+        self._trial = trial
+        self._workload = workload
+        self._fleets = [each.fleet for each in trial.benches if trial.may_use(workload, each.fleet)]
+        self._tries = 0
 
-def _probe(trial: Trial, workload: Workload) -> Found | None:
-    with trial.undone():
-        found = trial.find_place(workload)
-    return found if isinstance(found, Found) else None
+    def probe(self, workload: Workload) -> Found | None:
+        """Return where a workload would go now, with nothing counted."""
+        self._tries += 1
+        with self._trial.undone():
+            found = self._trial.find_place(workload)
+        return found if isinstance(found, Found) else None
 
-
-def _list_changes(trial: Trial, workload: Workload) -> Iterator[Change]:
-    """Yield every single change that works, the least loss to the user first."""
-    for search in (
-        _loosen_links,
-        _loosen_spreading,
-        _tolerate,
-        _loosen_selector,
-        _drop_affinity,
-        _less_cpu,
-        _less_memory,
-        _less_ephemeral,
-        _fewer_replicas,
-        _other_model,
-        _fewer_gpus,
-    ):
-        for variant in search(trial, workload):
-            found = _probe(trial, variant.workload)
+    def list_single(self) -> Iterator[Change]:
+        """Yield every single change that works, the least loss to the user first."""
+        for each in CHANGES:
+            found = self._try(self._workload, each)
             if found is not None:
-                take = found.spots.takes[0]
-                node = trial.benches[found.bench_index].fleet.nodes[take.node]
-                yield Change(
-                    variant.field,
-                    str(variant.before),
-                    str(variant.after),
-                    variant.sentence,
-                    node.name,
-                )
-                break
+                yield self.name_change(*found)
 
+    def list_pairs(self) -> Iterator[Change]:
+        """Yield the first pair of changes that works together, if one does within the bound."""
+        self._tries = 0
+        order = range(len(CHANGES))
+        for first, second in sorted(combinations(order, 2), key=lambda pair: (sum(pair), pair)):
+            if self._tries >= MAX_PAIR_TRIES:
+                return
+            found = self._try_both(CHANGES[first], CHANGES[second])
+            if found is not None:
+                one, two, place = found
+                beside = self.name_change(two, place)
+                sentence = f"{one.sentence.removesuffix('.')}, and {_lower(two.sentence)}"
+                yield replace(self.name_change(one, place), sentence=sentence, also=beside)
+                return
 
-def _loosen_links(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    placement = workload.placement
-    if placement.links is not LinkPreference.NONE and placement.links_required:
-        yield _Variant(
-            "placement.links_required",
-            "true",
-            "false",
-            f"Prefer {placement.links.value} instead of requiring it.",
-            _placed(workload, links_required=False),
-        )
+    def _try(self, workload: Workload, change: Choice | Amount) -> tuple[Variant, Found] | None:
+        """Return the first value of a field that works, or the largest smaller amount."""
+        if isinstance(change, Choice):
+            for variant in change.list_variants(workload, self._fleets):
+                found = self.probe(variant.workload)
+                if found is not None:
+                    return variant, found
+            return None
+        now = change.get(workload)
+        if now is None:
+            return None
+        low, high = 0, (now - 1 - change.least) // change.step
+        if high < 0:
+            return None
+        best = self.probe(change.put(workload, change.least))
+        if best is None:
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self.probe(change.put(workload, change.least + middle * change.step))
+            if found is not None:
+                low, best = middle, found
+            else:
+                high = middle - 1
+        return change.variant(workload, change.least + low * change.step), best
 
-
-def _loosen_spreading(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    spreading = workload.placement.spreading
-    if spreading is not Spreading.ANY:
-        yield _Variant(
-            "placement.spreading",
-            spreading.value,
-            Spreading.ANY.value,
-            "Let the replicas lie on any nodes.",
-            _placed(workload, spreading=Spreading.ANY),
-        )
-
-
-def _tolerate(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    """Yield a toleration for each set of taints in the fleets, the shortest sets first."""
-    sets = {taints for fleet in _fleets(trial, workload) for taints in fleet.taint_sets if taints}
-    for taints in sorted(sets, key=lambda each: (len(each), each)):
-        extra = tuple(Toleration(t.key, "Equal", t.value, t.effect) for t in taints)
-        names = ", ".join(f"{t.key}={t.value}:{t.effect}" for t in taints)
-        tolerations = (*workload.placement.tolerations, *extra)
-        yield _Variant(
-            "placement.tolerations",
-            len(workload.placement.tolerations),
-            names,
-            f"Tolerate {names}.",
-            _placed(workload, tolerations=tolerations),
-        )
-
-
-def _loosen_selector(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    selector = workload.placement.node_selector
-    for key in sorted(selector):
-        rest = {other: value for other, value in selector.items() if other != key}
-        yield _Variant(
-            f"placement.node_selector.{key}",
-            selector[key],
-            "",
-            f"Drop the label {key} from the selector.",
-            _placed(workload, node_selector=rest),
-        )
-
-
-def _drop_affinity(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    placement = workload.placement
-    if placement.co_locate_with:
-        yield _Variant(
-            "placement.co_locate_with",
-            len(placement.co_locate_with),
-            0,
-            "Let it run apart from the jobs it names.",
-            _placed(workload, co_locate_with=()),
-        )
-    if placement.separate_from:
-        yield _Variant(
-            "placement.separate_from",
-            len(placement.separate_from),
-            0,
-            "Let it share nodes with the jobs it names.",
-            _placed(workload, separate_from=()),
-        )
-
-
-def _less_cpu(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    def asked(amount: int) -> Workload:
-        return _asking(workload, cpu_milli=amount)
-
-    now = workload.resources.cpu_milli
-    most = _largest(trial, asked, 100, now, 100)
-    if most is not None:
-        sentence = f"Ask for {most / 1000:g} CPU instead of {now / 1000:g}."
-        yield _Variant("resources.cpu_milli", now, most, sentence, asked(most))
-
-
-def _less_memory(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    def asked(amount: int) -> Workload:
-        return _asking(workload, memory_mib=amount)
-
-    now = workload.resources.memory_mib
-    most = _largest(trial, asked, 256, now, 256)
-    if most is not None:
-        sentence = f"Ask for {most} MiB of memory instead of {now}."
-        yield _Variant("resources.memory_mib", now, most, sentence, asked(most))
-
-
-def _less_ephemeral(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    def asked(amount: int) -> Workload:
-        return _asking(workload, ephemeral_mib=amount)
-
-    now = workload.resources.ephemeral_mib
-    most = _largest(trial, asked, 0, now, 1024)
-    if most is not None:
-        sentence = f"Ask for {most} MiB of ephemeral storage instead of {now}."
-        yield _Variant("resources.ephemeral_mib", now, most, sentence, asked(most))
-
-
-def _fewer_replicas(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    replicas = workload.replicas
-
-    def asked(count: int) -> Workload:
-        minimum = min(replicas.minimum, count)
-        return replace(workload, replicas=replace(replicas, count=count, minimum=minimum))
-
-    most = _largest(trial, asked, 1, replicas.count, 1)
-    if most is not None:
-        sentence = f"Run {most} replicas instead of {replicas.count}."
-        yield _Variant("replicas.count", replicas.count, most, sentence, asked(most))
-
-
-def _other_model(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    """Yield the fleets' other models, the one closest in memory first."""
-    resources = workload.resources
-    if resources.gpu_count == 0 or resources.gpu_model is None:
-        return
-    memory: dict[str, int] = {}
-    for fleet in _fleets(trial, workload):
-        for node in fleet.nodes:
-            for gpu in node.gpus:
-                memory[gpu.model] = gpu.memory_mib
-    own = memory.pop(resources.gpu_model, 0)
-    for model in sorted(memory, key=lambda name: (abs(memory[name] - own), name))[:MAX_MODELS]:
-        yield _Variant(
-            "resources.gpu_model",
-            resources.gpu_model,
-            model,
-            f"Use {model} ({memory[model]} MiB a GPU) instead of {resources.gpu_model}.",
-            _asking(workload, gpu_model=model, gpu_architecture=None),
-        )
-
-
-def _fewer_gpus(trial: Trial, workload: Workload) -> Iterator[_Variant]:
-    resources = workload.resources
-    if resources.gpu_milli < WHOLE_GPU_MILLI or resources.mig_profile is not None:
-        return
-
-    def asked(count: int) -> Workload:
-        return _asking(workload, gpu_count=count)
-
-    most = _largest(trial, asked, 1, resources.gpu_count, 1)
-    if most is not None:
-        fewer = asked(most)
-        sentence = f"Ask for {describe_request(fewer.resources)} a replica."
-        yield _Variant("resources.gpu_count", resources.gpu_count, most, sentence, fewer)
-
-
-def _largest(
-    trial: Trial, asked: Callable[[int], Workload], least: int, now: int, step: int
-) -> int | None:
-    """Return the largest amount below `now`, in steps above `least`, that can be placed."""
-    low, high = 0, (now - 1 - least) // step
-    if high < 0 or _probe(trial, asked(least)) is None:
+    def _try_both(
+        self, first: Choice | Amount, second: Choice | Amount
+    ) -> tuple[Variant, Variant, Found] | None:
+        """Return a pair of changes that works, the second one as small as the first allows."""
+        if isinstance(first, Amount) and isinstance(second, Choice):
+            first, second = second, first
+        for one in self._list_first(first):
+            found = self._try(one.workload, second)
+            if found is None:
+                continue
+            two, place = found
+            if isinstance(first, Amount) and isinstance(second, Amount):
+                # The first one was at its least; now as much of it as the second one leaves.
+                least = int(str(two.after))
+                again = self._try(second.put(self._workload, least), first)
+                if again is not None:
+                    one, place = again
+            return one, two, place
         return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _probe(trial, asked(least + middle * step)) is not None:
-            low = middle
-        else:
-            high = middle - 1
-    return least + low * step
+
+    def _list_first(self, change: Choice | Amount) -> Iterator[Variant]:
+        if isinstance(change, Choice):
+            yield from change.list_variants(self._workload, self._fleets)
+            return
+        now = change.get(self._workload)
+        if now is not None and now > change.least:
+            yield change.variant(self._workload, change.least)
+
+    def name_change(self, variant: Variant, found: Found) -> Change:
+        """Return a change that works, with the node it leads to."""
+        take = found.spots.takes[0]
+        return Change(
+            variant.field,
+            str(variant.before),
+            str(variant.after),
+            variant.sentence,
+            _fleet_of(self._trial, found).nodes[take.node].name,
+        )
 
 
-def _asking(workload: Workload, **changes: int | str | None) -> Workload:
-    resources: ResourceRequest = replace(workload.resources, **changes)  # type: ignore[arg-type]  # the callers name the fields
-    return replace(workload, resources=resources)
+def _fleet_of(trial: Trial, found: Found) -> Fleet:
+    return trial.benches[found.bench_index].fleet
 
 
-def _placed(workload: Workload, **changes: object) -> Workload:
-    placement = replace(workload.placement, **changes)  # type: ignore[arg-type]  # the callers name the fields
-    return replace(workload, placement=placement)
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
-def _fleets(trial: Trial, workload: Workload) -> list[Fleet]:
-    return [each.fleet for each in trial.benches if trial.may_use(workload, each.fleet)]
+def _open_gate(trial: Trial, workload: Workload, gate: Reason, now: int) -> Iterator[Change]:
+    """Yield what would open a gate of time, if the workload then starts."""
+    lasts_ms = (workload.estimated_duration_s or 0) * MS_PER_S
+    variant: Variant | None = None
+    if gate.word is Word.WINDOW_TOO_SHORT and workload.window is not None:
+        kept = replace(workload.window, at_end=WindowEnd.CHECKPOINT)
+        variant = Variant(
+            "window.at_end",
+            workload.window.at_end.value,
+            WindowEnd.CHECKPOINT.value,
+            "Let it write a checkpoint when the window closes, and go on in the next one.",
+            replace(workload, window=kept),
+        )
+    elif gate.word is Word.DEADLINE and workload.deadline is not None:
+        in_time = now + lasts_ms
+        variant = Variant(
+            "deadline",
+            _instant_text(workload.deadline),
+            _instant_text(in_time),
+            f"Move its deadline to {_instant_text(in_time)}.",
+            replace(workload, deadline=in_time),
+        )
+    if variant is None:
+        return
+    search = _Search(trial, variant.workload)
+    if find_gate(variant.workload, trial.snapshot, trial.admission, now) is None:
+        found = search.probe(variant.workload)
+        if found is not None:
+            yield search.name_change(variant, found)
+
+
+def _borrow(
+    snapshot: Snapshot, workload: Workload, policy: Policy, now: int, seed: int
+) -> Change | None:
+    """Return how much more its queue would have to borrow, and until when, if that places it.
+
+    What is borrowed is unused quota of others in the cohort; they get it back when the workload
+    ends, or sooner if they may reclaim it.
+    """
+    tree = snapshot.quotas
+    spec = tree.get_spec(workload.queue)
+    if spec.cohort is None or all(each.borrowing_limit is None for each in spec.quotas.values()):
+        return None
+    free = _without_limits(tree, workload.queue)
+    with Trial(replace(snapshot, quotas=free), policy, now, seed) as trial:
+        found = trial.find_place(workload)
+        if not isinstance(found, Found):
+            return None
+        short = [
+            (pair, free.borrowing(workload.queue, pair))
+            for pair in sorted(found.grant.usage)
+            if _exceeds(spec.quotas.get(pair), free.borrowing(workload.queue, pair))
+        ]
+        if not short:
+            return None
+        pair, needed = short[0]
+        name = _fleet_of(trial, found).nodes[found.spots.takes[0].node].name
+    limit = spec.quotas[pair].borrowing_limit or 0
+    until = _instant_text(now + expected_s(workload, policy) * MS_PER_S)
+    return Change(
+        f"queue.borrowing_limit.{pair.flavor}.{pair.resource}",
+        str(limit),
+        str(needed),
+        f"Let queue {workload.queue} borrow {_amount_text(pair, needed)} instead of "
+        f"{_amount_text(pair, limit)} until {until}, when it is expected to end.",
+        name,
+    )
+
+
+def _exceeds(quota: ResourceQuota | None, borrowed: int) -> bool:
+    limit = None if quota is None else quota.borrowing_limit
+    return limit is not None and borrowed > limit
+
+
+def _without_limits(tree: QuotaTree, queue: str) -> QuotaTree:
+    """Return the tree as it is but for the borrowing limits of one queue."""
+    mode, queues, cohorts, doors = tree.declared
+    changed = [
+        each
+        if each.name != queue
+        else replace(
+            each,
+            quotas={pair: replace(one, borrowing_limit=None) for pair, one in each.quotas.items()},
+        )
+        for each in queues
+    ]
+    return QuotaTree(
+        changed,
+        cohorts,
+        doors,
+        usage={each.name: tree.usage_of(each.name) for each in queues},
+        local_usage={each.key: tree.local_usage_of(each.key) for each in doors},
+        mode=mode,
+    )
+
+
+def _amount_text(pair: FlavorResource, amount: int) -> str:
+    if pair.resource == GPU:
+        return f"{amount / 1000:g} GPUs of {pair.flavor}"
+    return f"{amount} {pair.resource} of {pair.flavor}"
+
+
+def _instant_text(at: int) -> str:
+    """Return an instant to the minute above: what is told works then, too."""
+    minute_ms = 60 * MS_PER_S
+    return f"{datetime.fromtimestamp(-(-at // minute_ms) * 60, UTC):%Y-%m-%dT%H:%MZ}"

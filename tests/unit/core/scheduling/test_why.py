@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from gpuplane.core.fleet.facts import Taint
+from gpuplane.core.quota.specs import (
+    GPU,
+    ClusterQueueSpec,
+    FlavorResource,
+    ResourceGroup,
+    ResourceQuota,
+)
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.scheduling.why import Why, explain_workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.topology.named import named_topology
-from gpuplane.core.workloads import Spreading
+from gpuplane.core.workloads import NetworkMode, NetworkRequest, Spreading, TimeWindow
 from tests.builders import A100, H100, NOW, WorkloadBuilder, World, a_node, a_workload, an_id
 
 
@@ -78,9 +85,82 @@ def test_loosening_where_replicas_lie_is_named() -> None:
     assert fields(near) == {"placement.co_locate_with": "0"}
 
 
-def test_two_obstacles_at_once_leave_no_single_change() -> None:
+def test_two_obstacles_at_once_are_told_as_one_pair_of_changes() -> None:
     world = World([a_node("a", 4, taints=[Taint("team", "vision")])])
-    assert why(world, a_workload().gpus(8)).changes == ()
+    (change,) = why(world, a_workload().gpus(8)).changes
+    assert (change.field, change.after) == ("placement.tolerations", "team=vision:NoSchedule")
+    assert change.also is not None
+    assert (change.also.field, change.also.after) == ("resources.gpu_count", "4")
+    assert change.sentence == "Tolerate team=vision:NoSchedule, and ask for 4 GPUs a replica."
+
+
+def test_two_amounts_are_each_the_most_that_fits_beside_the_other() -> None:
+    world = World([a_node("a", 4, cpu_milli=10_000)])
+    (change,) = why(world, a_workload().gpus(8, cpu_milli=12_000)).changes
+    assert (change.field, change.after) == ("resources.cpu_milli", "10000")
+    assert change.also is not None
+    assert (change.also.field, change.also.after) == ("resources.gpu_count", "4")
+
+
+def test_three_obstacles_leave_no_change_to_tell() -> None:
+    world = World([a_node("a", 4, cpu_milli=10_000, taints=[Taint("team", "vision")])])
+    assert why(world, a_workload().gpus(8, cpu_milli=12_000)).changes == ()
+
+
+def test_preferring_a_rack_is_named_where_one_is_required() -> None:
+    world = World([a_node("a", 4, rack="r1"), a_node("b", 4, rack="r2")])
+    found = why(
+        world,
+        a_workload().gpus(4).gang(2).placement(network=NetworkRequest(mode=NetworkMode.REQUIRED)),
+    )
+    assert found.waiting is not None
+    assert found.waiting.reason.word is Word.NETWORK
+    assert fields(found)["placement.network.mode"] == "preferred"
+
+
+def a_cohort(limit: int | None, nominal: int = 2) -> list[ClusterQueueSpec]:
+    def queue(name: str, gpus: int, most: int | None) -> ClusterQueueSpec:
+        quota = {FlavorResource(H100, GPU): ResourceQuota(gpus * 1000, most)}
+        return ClusterQueueSpec(name, "all", (ResourceGroup((GPU,), (H100,)),), quota)
+
+    return [queue("default", nominal, limit), queue("other", 8, None)]
+
+
+def test_how_much_more_the_queue_would_borrow_and_until_when_is_told() -> None:
+    world = World([a_node()], a_cohort(limit=2000))
+    found = why(world, a_workload().gpus(6).having(estimated_duration_s=3600))
+    assert found.waiting is not None
+    change = found.changes[-1]
+    assert change.field == f"queue.borrowing_limit.{H100}.{GPU}"
+    assert (change.before, change.after) == ("2000", "4000")
+    assert "until 2025-10-09T09:54Z" in change.sentence
+
+
+def test_borrowing_is_not_told_where_nobody_has_quota_to_lend() -> None:
+    world = World([a_node()], a_cohort(limit=2000))
+    lender = a_workload("theirs", "other").gpus(4).having(estimated_duration_s=60).build()
+    world.pending = [lender]
+    world.apply(decide(world.snapshot(), Policy(), NOW, 0))
+    found = why(world, a_workload().gpus(8))
+    assert not [each for each in found.changes if each.field.startswith("queue.")]
+
+
+def test_a_deadline_that_cannot_be_met_is_told_with_one_that_can() -> None:
+    late = a_workload().having(
+        estimated_duration_s=600, deadline=NOW + 60_000, is_cancelled_at_deadline=True
+    )
+    found = why(World([a_node()]), late)
+    assert found.waiting is not None
+    assert found.waiting.reason.word is Word.DEADLINE
+    assert fields(found) == {"deadline": "2025-10-09T09:04Z"}
+
+
+def test_work_too_long_for_what_is_left_of_its_window_may_be_checkpointed() -> None:
+    window = TimeWindow(8 * 60, 9 * 60, "UTC")
+    found = why(World([a_node()]), a_workload().having(estimated_duration_s=600, window=window))
+    assert found.waiting is not None
+    assert found.waiting.reason.word is Word.WINDOW_TOO_SHORT
+    assert fields(found) == {"window.at_end": "checkpoint"}
 
 
 def test_at_a_gate_only_the_gate_is_told() -> None:

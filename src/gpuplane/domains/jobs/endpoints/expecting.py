@@ -2,8 +2,13 @@
 
 from gpuplane.core.prediction.predicting import Expected
 from gpuplane.core.prediction.wording import describe_class, describe_durations, describe_use
-from gpuplane.domains.jobs.schemas import PredictionOut, QuantilesOut
-from gpuplane.domains.jobs.service import Outlook
+from gpuplane.domains.jobs.schemas import (
+    ChangeOut,
+    FieldChangeOut,
+    PredictionOut,
+    QuantilesOut,
+)
+from gpuplane.domains.jobs.service import Outlook, SmallestChange
 
 
 def prediction_body(outlook: Outlook) -> PredictionOut | None:
@@ -24,6 +29,15 @@ def prediction_body(outlook: Outlook) -> PredictionOut | None:
         gpu_utilization_permille=_quantiles(found.utilization_permille),
         sentence=describe_durations(found, chosen),
     )
+
+
+def change_body(change: SmallestChange) -> ChangeOut:
+    """Return the smallest change that would start a job, one field or two."""
+    also = None
+    if change.also is not None:
+        field, value = change.also
+        also = FieldChangeOut(field=field, value=value)
+    return ChangeOut(field=change.field, value=change.value, sentence=change.sentence, also=also)
 
 
 def expected_sentences(outlook: Outlook) -> list[str]:

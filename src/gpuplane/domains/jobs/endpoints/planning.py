@@ -9,10 +9,13 @@ from gpuplane.core.amounts import MIB_PER_GIB, MS_PER_S
 from gpuplane.core.prediction.durations import Basis
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
-from gpuplane.domains.jobs.endpoints.expecting import expected_sentences, prediction_body
+from gpuplane.domains.jobs.endpoints.expecting import (
+    change_body,
+    expected_sentences,
+    prediction_body,
+)
 from gpuplane.domains.jobs.endpoints.submitting import checked_submission
 from gpuplane.domains.jobs.schemas import (
-    ChangeOut,
     ClusterResourcesOut,
     EstimateOut,
     FilterCountOut,
@@ -61,11 +64,7 @@ async def explain_job(
                 fix = outlook.reason.fix or fix
                 counts = dict(outlook.counts or {})
             if outlook.change is not None:
-                smallest = ChangeOut(
-                    field=outlook.change.field,
-                    value=outlook.change.value,
-                    sentence=outlook.change.sentence,
-                )
+                smallest = change_body(outlook.change)
     return WhyOut(
         job_id=found.job.id,
         status=str(found.job.status),

@@ -192,12 +192,21 @@ class FilterCountOut(Body):
     nodes: int
 
 
+class FieldChangeOut(Body):
+    """A field and the value that works."""
+
+    field: str
+    value: str
+
+
 class ChangeOut(Body):
     """The smallest change known that would let the job start now."""
 
     field: str
     value: str
     sentence: str
+    also: FieldChangeOut | None = None
+    """A second change that is needed beside the first; the sentence tells both."""
 
 
 class QuantilesOut(Body):

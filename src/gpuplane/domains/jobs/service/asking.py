@@ -21,11 +21,16 @@ RETRY_AFTER_S = 30
 
 @dataclass(frozen=True, slots=True)
 class SmallestChange:
-    """The smallest change known that would let a waiting job start now."""
+    """The smallest change known that would let a waiting job start now.
+
+    Args:
+        also: Field and value of a second change that is needed beside the first, or None.
+    """
 
     field: str
     value: str
     sentence: str
+    also: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

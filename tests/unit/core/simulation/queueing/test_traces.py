@@ -1,4 +1,4 @@
-"""Traces are read by the names of their columns, and what cannot be meant is named to the column."""
+"""Traces are read by their columns, and what cannot be meant is named to the line and column."""
 
 from __future__ import annotations
 
@@ -97,77 +97,63 @@ def test_a_header_alone_is_a_trace_of_no_jobs() -> None:
 
 
 HEADER = "job_id,arrival_s,duration_s,gpu_count\na,0,5,1\n"
+SECONDS = "expected seconds of at least 0, such as 90 or 12.5"
+COUNT = "expected a whole number of GPUs of at least 1"
+INSTANT = "expected an instant such as 2017-10-09 07:01:55"
+MISSING = "it is missing: the header has"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "place", "said"),
     [
-        ("", "line 1: the file is empty; expected a line with the names of the columns"),
+        ("", "line 1", "the file is empty; expected a line with the names of the columns"),
         (
             "job_id,duration_s,gpu_count\n",
-            "line 1, column arrival_s: it is missing: the header has job_id, duration_s, gpu_count"
-            "; expected arrival_s or timestamp",
+            "line 1, column arrival_s",
+            f"{MISSING} job_id, duration_s, gpu_count; expected arrival_s or timestamp",
         ),
         (
             "arrival_s,gpu_count\n",
-            "line 1, column duration_s: it is missing: the header has arrival_s, gpu_count; "
-            "expected duration_s or service_sec or duration",
+            "line 1, column duration_s",
+            f"{MISSING} arrival_s, gpu_count; expected duration_s or service_sec or duration",
         ),
         (
             "arrival_s,duration_s,gpu_count,gpu_count\n",
-            "line 1, column gpu_count: the header names it twice; expected each column once",
+            "line 1, column gpu_count",
+            "the header names it twice; expected each column once",
         ),
-        (
-            f"{HEADER}b,soon,5,1\n",
-            "line 3, column arrival_s: 'soon' stands there; "
-            "expected seconds of at least 0, such as 90 or 12.5",
-        ),
-        (
-            f"{HEADER}b,1,-5,1\n",
-            "line 3, column duration_s: '-5' stands there; "
-            "expected seconds of at least 0, such as 90 or 12.5",
-        ),
-        (
-            f"{HEADER}b,1,nan,1\n",
-            "line 3, column duration_s: 'nan' stands there; "
-            "expected seconds of at least 0, such as 90 or 12.5",
-        ),
-        (
-            f"{HEADER}b,1,5,1.5\n",
-            "line 3, column gpu_count: '1.5' stands there; "
-            "expected a whole number of GPUs of at least 1",
-        ),
-        (
-            f"{HEADER}b,1,5,0\n",
-            "line 3, column gpu_count: '0' stands there; "
-            "expected a whole number of GPUs of at least 1",
-        ),
-        (
-            f"{HEADER}b,1,,1\n",
-            "line 3, column duration_s: nothing stands there; "
-            "expected seconds of at least 0, such as 90 or 12.5",
-        ),
+        (f"{HEADER}b,soon,5,1\n", "line 3, column arrival_s", f"'soon' stands there; {SECONDS}"),
+        (f"{HEADER}b,1,-5,1\n", "line 3, column duration_s", f"'-5' stands there; {SECONDS}"),
+        (f"{HEADER}b,1,nan,1\n", "line 3, column duration_s", f"'nan' stands there; {SECONDS}"),
+        (f"{HEADER}b,1,,1\n", "line 3, column duration_s", f"nothing stands there; {SECONDS}"),
+        (f"{HEADER}b,1,5,1.5\n", "line 3, column gpu_count", f"'1.5' stands there; {COUNT}"),
+        (f"{HEADER}b,1,5,0\n", "line 3, column gpu_count", f"'0' stands there; {COUNT}"),
         (
             f"{HEADER}b,1,5\n",
-            "line 3: 3 values where the header has 4 names; expected as many as there are columns",
+            "line 3",
+            "3 values where the header has 4 names; expected as many as there are columns",
         ),
         (
             "timestamp,duration,num_gpus\nyesterday,5,1\n",
-            "line 2, column timestamp: 'yesterday' stands there; "
-            "expected an instant such as 2017-10-09 07:01:55",
+            "line 2, column timestamp",
+            f"'yesterday' stands there; {INSTANT}",
         ),
         (
             "arrival_s,duration_s,gpu_count,estimate_s\n1,2,3,?\n",
-            "line 2, column estimate_s: '?' stands there; "
-            "expected seconds of at least 0, such as 90 or 12.5",
+            "line 2, column estimate_s",
+            f"'?' stands there; {SECONDS}",
         ),
-        (f'{HEADER}"b,1,5,1\n', "line 3: unexpected end of data; expected comma-separated values"),
+        (
+            f'{HEADER}"b,1,5,1\n',
+            "line 3",
+            "unexpected end of data; expected comma-separated values",
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_named(text: str, said: str) -> None:
+def test_what_cannot_be_meant_is_named(text: str, place: str, said: str) -> None:
     with pytest.raises(TraceError) as caught:
         read(text)
-    assert str(caught.value) == said
+    assert str(caught.value) == f"{place}: {said}"
 
 
 def test_clusters_need_their_column() -> None:

@@ -13,6 +13,14 @@ from gpuplane.core.ids import GpuId, JobId, NodeId, ReservationId
 from gpuplane.core.topology.matrix import LinkMatrix
 
 
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+"""The label with the NVLink domain of a node: GPUs of nodes with the same value reach each other
+over NVLink, as the 72 of an NVL72 rack do.
+
+Source: NVIDIA k8s-device-plugin, GPU feature discovery (`<cluster UUID>.<clique id>`).
+"""
+
+
 class Taint(NamedTuple):
     """A Kubernetes taint; `NoSchedule` and `NoExecute` keep untolerating work away."""
 
@@ -77,6 +85,11 @@ class NodeFacts:
     block: str = ""
     rdma_fabric: str = ""
     price_micro_per_gpu_hour: int = 0
+
+    @property
+    def clique(self) -> str:
+        """Return the NVLink domain that its GPUs share with other nodes' GPUs, empty for none."""
+        return self.labels.get(CLIQUE_LABEL, "")
 
 
 class MigPlacement(NamedTuple):

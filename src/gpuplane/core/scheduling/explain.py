@@ -123,6 +123,7 @@ def explain_placement(
         nodes = len({take.node for take in spots.takes})
         inside = {
             Level.NODE: f"on node {name}",
+            Level.CLIQUE: f"in NVLink clique {fleet.nodes[first.node].clique}",
             Level.RACK: f"in rack {fleet.nodes[first.node].rack}",
             Level.BLOCK: f"in block {fleet.nodes[first.node].block}",
             Level.CLUSTER: "across the cluster",

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuplane.core.fleet.columns import Bools, Fleet, Ints
 from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.workloads import NetworkLevel, NetworkMode, Spreading
 
 MAX_SAME_NODE_TRIES = 32
@@ -25,6 +26,8 @@ class Level(StrEnum):
     """The smallest part of the network that holds a whole workload."""
 
     NODE = "node"
+    CLIQUE = "clique"
+    """Nodes whose GPUs reach each other over NVLink, such as an NVL72 rack."""
     RACK = "rack"
     BLOCK = "block"
     CLUSTER = "cluster"
@@ -84,6 +87,15 @@ def list_domains(
     if not is_together:
         return [everywhere]
     levels = _list_levels(fleet)
+    if asks_nvlink(workload):
+        domains += _cliques(workload, fleet, levels, capacity, needed)
+        if workload.placement.links_required:
+            # NVLink ends with the clique: what is left are nodes of none, where it is promised
+            # inside each replica and no further.
+            capacity = np.where(_outside_cliques(fleet), capacity, 0)
+            everywhere = Domain(Level.CLUSTER, (Part(capacity > 0, count),))
+            if not capacity.any():
+                return domains
     if asked is not None:
         # Inside the level asked for no smaller part is looked for: nobody asked to be packed.
         levels = levels[_DEPTH[asked.level] :]
@@ -96,6 +108,42 @@ def list_domains(
     if levels:
         domains += _fewest(levels[0], capacity, needed, count)
     return [*domains, everywhere]
+
+
+def asks_nvlink(workload: Workload) -> bool:
+    """Tell whether the replicas talk over NVLink among each other where nodes offer that."""
+    placement, replicas = workload.placement, workload.replicas
+    return replicas.gang and replicas.count > 1 and placement.links is LinkPreference.NVLINK
+
+
+def largest_nvlink_room(fleet: Fleet, capacity: Ints) -> int:
+    """Return the most replicas that may start together where NVLink is required among them."""
+    places = _Places(Level.CLIQUE, fleet.cliques, fleet.clique)
+    room = _room(places, capacity)
+    inside = [int(room[i]) for i, name in enumerate(places.names) if name]
+    outside = int(np.where(_outside_cliques(fleet), capacity, 0).sum())
+    return max([outside, *inside])
+
+
+def _outside_cliques(fleet: Fleet) -> Bools:
+    unnamed = [i for i, name in enumerate(fleet.cliques) if not name]
+    return np.isin(fleet.clique, unnamed)
+
+
+def _cliques(
+    workload: Workload, fleet: Fleet, levels: Sequence[_Places], capacity: Ints, needed: int
+) -> list[Domain]:
+    """Return the cliques that hold all that is needed, the tightest first.
+
+    Where a level of the network is required too, only those that lie inside one part of it.
+    """
+    places = _Places(Level.CLIQUE, fleet.cliques, fleet.clique)
+    found = _tightest(places, capacity, needed, workload.replicas.count)
+    asked = workload.placement.network
+    if asked is None or asked.mode is not NetworkMode.REQUIRED:
+        return found
+    level = levels[_DEPTH[asked.level]].place
+    return [each for each in found if len(np.unique(level[each.parts[0].nodes])) == 1]
 
 
 def is_required(workload: Workload) -> bool:

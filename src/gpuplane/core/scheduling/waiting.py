@@ -3,7 +3,6 @@
 Owns the judgement of what keeps a workload from starting, by what is left at the end of a cycle.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,7 +14,12 @@ from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.bench import NOT_FIT, latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
 from gpuplane.core.scheduling.explain import describe_refusal
-from gpuplane.core.scheduling.network import is_required, largest_room
+from gpuplane.core.scheduling.network import (
+    asks_nvlink,
+    is_required,
+    largest_nvlink_room,
+    largest_room,
+)
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import (
     compute_capacity,
@@ -58,25 +62,24 @@ class Explainer:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self._alike: dict[Hashable, Said] = {}
         self._counts: dict[tuple[int, str], tuple[list[tuple[Word, int]], int]] = {}
 
     def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
-        """Return what is said of everyone who waits like this one: the very same values.
+        """Return what is said of everyone who waits like this one.
+
+        The very values that were said in the cycle before, where they are equal.
 
         Args:
             entry: Who waits; refused like the others of its rank, or behind a StrictFIFO head.
             is_behind: Which of the two.
         """
+        waiting = self.explain(Blocked(entry, 0, behind_head=is_behind))
+        said = waiting.reason, waiting.counts
         key = entry.workload.queue if is_behind else entry.rank
-        said = self._alike.get(key)
-        if said is None:
-            waiting = self.explain(Blocked(entry, 0, behind_head=is_behind))
-            said = waiting.reason, waiting.counts
-            before = self._trial.memory.said.get(key)
-            if before == said:
-                said = before
-            self._alike[key] = self._trial.memory.said[key] = said
+        before = self._trial.memory.said.get(key)
+        if before == said:
+            return before
+        self._trial.memory.said[key] = said
         return said
 
     def explain(self, blocked: Blocked) -> Waiting:
@@ -161,11 +164,15 @@ class Explainer:
             and not (fits & bench.open_nodes(latest_end(workload, self._trial.now))).any()
         ):
             return Word.BEHIND_HEAD
-        if is_required(workload):
+        is_linked = asks_nvlink(workload) and workload.placement.links_required
+        if is_linked or is_required(workload):
             row = bench.row(workload)
             capacity = compute_capacity(row, self._trial.allowed_nodes(workload, index, None))
             needed = needed_replicas(workload.replicas)
-            if largest_room(workload, bench.fleet, capacity) < needed <= int(capacity.sum()):
+            is_enough = needed <= int(capacity.sum())
+            if is_linked and largest_nvlink_room(bench.fleet, capacity) < needed and is_enough:
+                return Word.TOPOLOGY
+            if largest_room(workload, bench.fleet, capacity) < needed and is_enough:
                 return Word.NETWORK
         if workload.replicas.count > 1:
             return Word.GANG

@@ -16,7 +16,7 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
 from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
-from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, PreemptionLimits
+from gpuplane.core.scheduling.policy import Boosts, PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
@@ -232,9 +232,16 @@ def policy_of(settings: Settings) -> Policy:
     """Return the scheduling policy that settings describe."""
     return Policy(
         placement=PlacementPolicy(settings.scheduling.placement),
+        boosts=_boosts_of(settings),
         preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
         hint_points=settings.scheduling.hint_points,
     )
+
+
+def _boosts_of(settings: Settings) -> Boosts:
+    """Return boosts that aim at the targets of the settings; other classes keep their own."""
+    stated = {key: ms // 1000 for key, ms in targets_of(settings).by_priority.items()}
+    return Boosts(wait_target_s={**Boosts().wait_target_s, **stated})
 
 
 def webhook_policy_of(settings: Settings) -> WebhookPolicy:

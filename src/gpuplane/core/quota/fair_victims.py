@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from gpuplane.core.quota.nodes import Node
-from gpuplane.core.quota.preemption import AdmittedWorkload, candidate_order_key
+from gpuplane.core.quota.preemption import AdmittedWorkload, CandidateKey, candidate_order_key
 from gpuplane.core.quota.shares import DominantShare, ShareKey, compute_share
 from gpuplane.core.quota.tree import QuotaTree
 
@@ -85,7 +85,7 @@ class QueueOrder:
                 best = queue
         return best, best_key
 
-    def _first_key(self, queue: Node) -> tuple[bool, bool, int, int, str]:
+    def _first_key(self, queue: Node) -> CandidateKey:
         return candidate_order_key(self._candidates[queue.name][0], self._preemptor.name)
 
     def _highest_cohort(self, cohort: Node) -> tuple[Node | None, ShareKey | None]:

@@ -20,7 +20,7 @@ from gpuplane.core.quota.specs import (
 )
 from gpuplane.core.quota.tree import QuotaTree, Usage
 
-CandidateKey = tuple[bool, bool, int, int, str]
+CandidateKey = tuple[bool, bool, int, int, int, str]
 
 
 class PreemptionReason(StrEnum):
@@ -87,6 +87,8 @@ class AdmittedWorkload:
     Args:
         admitted_at_ms: When its quota was reserved.
         is_evicted: It is being evicted already, so choosing it costs nothing more.
+        loss: What evicting it throws away, by the caller's measure: less goes first among equals.
+            Kueue knows none; with 0 everywhere the order is Kueue's.
     """
 
     id: str
@@ -97,6 +99,7 @@ class AdmittedWorkload:
     admitted_at_ms: int
     local_queue: str | None = None
     is_evicted: bool = False
+    loss: int = 0
 
 
 def satisfies_policy(
@@ -126,12 +129,14 @@ def uses_any(usage: Usage, pairs: frozenset[FlavorResource]) -> bool:
 def candidate_order_key(candidate: AdmittedWorkload, cluster_queue: str) -> CandidateKey:
     """Return the order in which victims are tried: least harm by Kueue's measure first.
 
-    Evicted already, then of other queues, then lower priority, then admitted last, then id.
+    Evicted already, then of other queues, then lower priority, then least loss where the caller
+    measures it, then admitted last, then id.
     """
     return (
         not candidate.is_evicted,
         candidate.cluster_queue == cluster_queue,
         candidate.priority,
+        candidate.loss,
         -candidate.admitted_at_ms,
         candidate.id,
     )

@@ -45,21 +45,23 @@ class Boosts:
     value of the next class above its own, never to CRITICAL.
 
     Args:
-        wait_target_s: Queue-wait target per class; the starvation boost grows from half of the
-            target to its whole at `starved_ratio` times the target.
+        wait_target_s: Queue-wait target per class (scenario 14; LOW and SPOT, which have none
+            there, four times the class above them); the starvation boost grows from half of the
+            target to its whole at `starved_ratio` times the target: who has waited so long stands
+            beside the next class, and is older than all of it that came later.
         deadline_steps: (share of the time budget used, share of the way to the next class).
     """
 
     wait_target_s: Mapping[Priority, int] = field(
         default_factory=lambda: {
             Priority.CRITICAL: 300,
-            Priority.HIGH: 300,
-            Priority.NORMAL: 1800,
-            Priority.LOW: 7200,
-            Priority.SPOT: 86_400,
+            Priority.HIGH: 1800,
+            Priority.NORMAL: 7200,
+            Priority.LOW: 28_800,
+            Priority.SPOT: 115_200,
         }
     )
-    starved_ratio: float = 4.0
+    starved_ratio: float = 1.0
     deadline_steps: tuple[tuple[float, float], ...] = ((0.5, 0.3), (0.75, 0.6), (0.9, 1.0))
 
 
@@ -71,6 +73,8 @@ class PreemptionLimits:
         min_run_s: A victim has run at least this long: less would throw away its whole start-up.
         per_cluster_hour: Most victims per cluster within an hour: churn costs more than it gains.
         grace_s: Time a victim gets to write a checkpoint.
+        by_loss: Victims for quota are those that lose least among equal classes; False takes those
+            that Kueue takes, admitted last.
         max_candidates: Most victims looked at for one workload: bounds the search.
         max_searches: Most workloads per cycle for which victims are searched: bounds the cycle.
     """
@@ -79,6 +83,7 @@ class PreemptionLimits:
     min_run_s: int = 300
     per_cluster_hour: int = 10
     grace_s: int = 30
+    by_loss: bool = True
     max_candidates: int = 10_000
     max_searches: int = 20
 

@@ -10,6 +10,9 @@ time, and the measured loss. The search over nodes is `victims`'.
     low       normal and above
     spot      low and above
 
+Work that something higher waits for (`inherited_priority`) is a victim of that higher class: to
+stop it would make the higher one wait longer.
+
 `preemptible` and `preempts_others` narrow the table where they are set to false; nothing widens it.
 """
 
@@ -55,9 +58,16 @@ def may_stop(preemptor: Workload, victim: Workload) -> bool:
     """Tell whether the table lets one workload stop another."""
     if preemptor.preempts_others is False or victim.preemptible is False:
         return False
-    if victim.priority is Priority.CRITICAL:
+    if Priority.CRITICAL in (victim.priority, victim.inherited_priority):
         return False
-    return PRIORITY_VALUES[preemptor.priority] > PRIORITY_VALUES[victim.priority]
+    return PRIORITY_VALUES[preemptor.priority] > victim_value(victim)
+
+
+def victim_value(victim: Workload) -> int:
+    """Return the value of the class that a victim counts as: its own, or that lent to it."""
+    lent = victim.inherited_priority
+    own = PRIORITY_VALUES[victim.priority]
+    return own if lent is None else max(own, PRIORITY_VALUES[lent])
 
 
 def is_protected(running: RunningWorkload, limits: PreemptionLimits, now: int) -> bool:
@@ -77,13 +87,29 @@ def compute_loss(running: RunningWorkload, now: int) -> Loss:
     remaining = None
     if running.expected_end is not None:
         remaining = max(0, running.expected_end - now) // MS_PER_S
-    progress = running.progress_ratio
+    ran_s = max(0, now - running.started_at) // MS_PER_S
     return Loss(
         lost_gpu_s=kept_s * gpu_milli // WHOLE_GPU_MILLI,
-        ran_s=max(0, now - running.started_at) // MS_PER_S,
+        ran_s=ran_s,
         remaining_s=remaining,
-        is_nearly_done=progress is not None and progress >= NEARLY_DONE_RATIO,
+        is_nearly_done=_is_nearly_done(running, ran_s),
     )
+
+
+def _is_nearly_done(running: RunningWorkload, ran_s: int) -> bool:
+    """Tell whether little is left: by what it reports, else by the length that was stated for it.
+
+    Work that runs longer than was stated is not nearly done: the statement was wrong.
+    """
+    if running.progress_ratio is not None:
+        return running.progress_ratio >= NEARLY_DONE_RATIO
+    stated_s = running.workload.estimated_duration_s
+    return stated_s is not None and NEARLY_DONE_RATIO * stated_s <= ran_s < stated_s
+
+
+def loss_measure(loss: Loss) -> int:
+    """Return a loss as one number for comparing workloads of one class, least first."""
+    return (loss.is_nearly_done << 60) + min(loss.lost_gpu_s, (1 << 60) - 1)
 
 
 def loss_key(running: RunningWorkload, loss: Loss) -> LossKey:
@@ -91,7 +117,7 @@ def loss_key(running: RunningWorkload, loss: Loss) -> LossKey:
 
     Of equals the one with more still to run goes first: it would hold the place longest.
     """
-    value = PRIORITY_VALUES[running.workload.priority]
+    value = victim_value(running.workload)
     remaining = loss.remaining_s if loss.remaining_s is not None else 1 << 40
     return (
         value,
@@ -114,12 +140,15 @@ def as_preemptor(workload: Workload, usage: Usage) -> Preemptor:
     )
 
 
-def as_admitted(running: RunningWorkload, local_queue: str | None) -> AdmittedWorkload:
+def as_admitted(
+    running: RunningWorkload, local_queue: str | None, loss: int = 0
+) -> AdmittedWorkload:
     """Return a running workload as the quotas see one that holds quota.
 
     Args:
         running: The workload.
         local_queue: The LocalQueue under which its usage is counted, or None.
+        loss: What stopping it throws away (`loss_measure`); 0 leaves the order to Kueue's measure.
     """
     workload = running.workload
     return AdmittedWorkload(
@@ -131,6 +160,7 @@ def as_admitted(running: RunningWorkload, local_queue: str | None) -> AdmittedWo
         admitted_at_ms=running.started_at,
         local_queue=local_queue,
         is_evicted=running.stopping,
+        loss=loss,
     )
 
 

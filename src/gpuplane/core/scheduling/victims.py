@@ -23,6 +23,7 @@ from gpuplane.core.scheduling.preemption import (
     compute_loss,
     is_protected,
     loss_key,
+    loss_measure,
     may_stop,
 )
 from gpuplane.core.scheduling.room import (
@@ -262,7 +263,10 @@ class VictimSearch:
     def _admitted(self, running: RunningWorkload) -> AdmittedWorkload:
         workload = running.workload
         door = self._trial.admission.find_counted_door(workload.local_queue, workload.queue)
-        return as_admitted(running, door)
+        if not self._limits.by_loss:
+            return as_admitted(running, door)
+        loss = loss_measure(compute_loss(running, self._trial.now))
+        return as_admitted(running, door, loss)
 
     def _give_back(self, workloads: Iterable[RunningWorkload]) -> None:
         """Give back quota; what is on nodes stays."""

@@ -70,9 +70,10 @@ def test_priority_goes_before_age_and_age_before_id() -> None:
 def test_waiting_long_lifts_to_the_next_class_and_no_further() -> None:
     normal = a_workload().priority(Priority.NORMAL)
     assert effective(normal) == 10 * BOOST_UNIT
-    assert effective(normal.age(900)) == 10 * BOOST_UNIT
-    assert 10 * BOOST_UNIT < effective(normal.age(3600)) < 100 * BOOST_UNIT
-    assert effective(normal.age(10**7)) == 100 * BOOST_UNIT
+    assert effective(normal.age(3600)) == 10 * BOOST_UNIT
+    assert 10 * BOOST_UNIT < effective(normal.age(5400)) < 100 * BOOST_UNIT
+    assert effective(normal.age(7199)) < 100 * BOOST_UNIT
+    assert effective(normal.age(7200)) == effective(normal.age(10**7)) == 100 * BOOST_UNIT
 
 
 def test_no_boost_reaches_critical() -> None:

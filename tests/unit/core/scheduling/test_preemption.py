@@ -236,6 +236,41 @@ def test_while_victims_stop_no_more_are_chosen() -> None:
     assert "What is stopping now makes room" in again.waiting[0].reason.sentence
 
 
+@pytest.mark.parametrize(
+    ("ran_s", "spared"), [(3600, "late"), (5400, "half"), (7201, "late")], ids=str
+)
+def test_work_without_a_report_is_nearly_done_by_the_length_that_was_stated(
+    ran_s: int, spared: str
+) -> None:
+    """At 90 % of two hours it is spared; before that, and when it runs over, its loss decides."""
+    world = World([a_node("a"), a_node("b")])
+    stated = 7200 if spared == "late" else 6000
+    first = a_workload("half").gpus(8).priority(Priority.LOW).having(estimated_duration_s=stated)
+    start(world, first, ran_s=ran_s)
+    start(world, a_workload("late").gpus(8).priority(Priority.LOW), ran_s=ran_s + 600)
+    world.pending = [a_workload("urgent").gpus(8).priority(Priority.HIGH).build()]
+    stopped = names(world.running, run(world), "half", "late")
+    assert stopped == [["half" if spared == "late" else "late"]]
+
+
+@pytest.mark.parametrize(("by_loss", "victim"), [(True, "saved"), (False, "lost")])
+def test_victims_for_quota_lose_least_unless_kueue_s_own_order_is_asked_for(
+    by_loss: bool, victim: str
+) -> None:
+    queue = ClusterQueueSpec(
+        name="default",
+        resource_groups=(ResourceGroup((GPU,), (H100,)),),
+        quotas={FlavorResource(H100, GPU): ResourceQuota(8000)},
+        preemption=PreemptionPolicy(WithinClusterQueue.LOWER_PRIORITY),
+    )
+    world = World([a_node("a"), a_node("b")], [queue])
+    start(world, a_workload("saved").gpus(4).priority(Priority.LOW), ran_s=9000)
+    start(world, a_workload("lost").gpus(4).priority(Priority.LOW), ran_s=7200)
+    change(world, "saved", checkpoint_at=NOW - 60_000)
+    world.pending = [a_workload("urgent").gpus(4).priority(Priority.HIGH).build()]
+    assert names(world.running, run(world, by_loss=by_loss), "saved", "lost") == [[victim]]
+
+
 def test_borrowed_quota_is_reclaimed_from_a_lower_class() -> None:
     def queue(name: str) -> ClusterQueueSpec:
         return ClusterQueueSpec(

@@ -2,7 +2,7 @@
 
 Owns the one formula behind every topology score. Never looks for a set (`tables` does).
 
-    score = BASE + sum of the preference's points over the pairs / number of pairs, rounded
+    score = clamp(BASE + sum of the preference's points over the pairs / number of pairs, BASE, top)
 
 A pair earns at most 50 points for bandwidth, 20 for latency, 10 for affinity. Which of them count
 follows from the preference, so that its range is the one of the specification:
@@ -13,7 +13,8 @@ follows from the preference, so that its range is the one of the specification:
     same_numa    latency 20, bandwidth 20             50-90
     same_pcie    latency 20, affinity 10              50-80
 
-Source: topology scheduler specification, figure "Topology Scoring Algorithm" (bases, factors).
+Source: topology scheduler specification, figure "Topology Scoring Algorithm" (bases, factors);
+docs/decisions/0007 says how the weights follow from it.
 """
 
 from collections.abc import Callable
@@ -94,11 +95,11 @@ def compute_sums(matrix: LinkMatrix) -> SetSums:
 
     count = matrix.gpu_count
     return SetSums(
-        pairs=_pair_sums(count, lambda _i, _j: 1),
-        bandwidth=_pair_sums(count, bandwidth),
-        latency=_pair_sums(count, latency),
-        affinity=_pair_sums(count, lambda i, j: _PCIE_AFFINITY[matrix.pcie[i][j]]),
-        near=_pair_sums(count, lambda i, j: int(matrix.pcie[i][j])),
+        pairs=compute_pair_sums(count, lambda _i, _j: 1),
+        bandwidth=compute_pair_sums(count, bandwidth),
+        latency=compute_pair_sums(count, latency),
+        affinity=compute_pair_sums(count, lambda i, j: _PCIE_AFFINITY[matrix.pcie[i][j]]),
+        near=compute_pair_sums(count, lambda i, j: int(matrix.pcie[i][j])),
     )
 
 
@@ -146,10 +147,10 @@ def compute_allowed(matrix: LinkMatrix, preference: LinkPreference) -> BoolArray
             return int(matrix.pcie[i][j] < PcieLink.PXB)
         return 0
 
-    return np.asarray(_pair_sums(matrix.gpu_count, unfit) == 0)
+    return np.asarray(compute_pair_sums(matrix.gpu_count, unfit) == 0)
 
 
-def _pair_sums(count: int, weight: Callable[[int, int], int]) -> IntArray:
+def compute_pair_sums(count: int, weight: Callable[[int, int], int]) -> IntArray:
     """Return the sum of a weight over the pairs inside every set, shape (2 ** count,).
 
     Sets with highest GPU `i` are the sets without it plus what `i` adds to each of them.

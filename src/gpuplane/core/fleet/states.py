@@ -34,6 +34,21 @@ class NodeState(NamedTuple):
     migs: FreeInstances
 
 
+class FreeGpus(NamedTuple):
+    """The free GPUs of a state in brief.
+
+    Args:
+        mask: Wholly free GPUs. `whole`: how many those are.
+        most: The largest free share of one GPU, in milli.
+        idle: The sum of the free shares, in milli.
+    """
+
+    mask: int
+    whole: int
+    most: int
+    idle: int
+
+
 class Pattern(NamedTuple):
     """The free shares of a node in whatever order, and which GPU models it has."""
 
@@ -53,7 +68,7 @@ class States:
     Attributes:
         values: What each state's number stands for.
         pattern: Number of each state's pattern. `patterns`: what those numbers stand for.
-        free_mask: Wholly free GPUs of each state.
+        gpus: The free GPUs of each state.
     """
 
     def __init__(self) -> None:
@@ -61,7 +76,7 @@ class States:
         self._kind_index: dict[Hashable, int] = {}
         self.values: list[NodeState] = []
         self.pattern: list[int] = []
-        self.free_mask: list[int] = []
+        self.gpus: list[FreeGpus] = []
         self.patterns: list[Pattern] = []
         self._index: dict[NodeState, int] = {}
         self._pattern_index: dict[Pattern, int] = {}
@@ -96,9 +111,9 @@ class States:
             self.patterns.append(pattern)
         self.values.append(value)
         self.pattern.append(place)
-        self.free_mask.append(
-            sum(1 << gpu for gpu, free in enumerate(value.gpus) if free == WHOLE_GPU_MILLI)
-        )
+        shares = value.gpus
+        mask = sum(1 << gpu for gpu, free in enumerate(shares) if free == WHOLE_GPU_MILLI)
+        self.gpus.append(FreeGpus(mask, mask.bit_count(), max(shares), sum(shares)))
         return number
 
     def after(self, state: int, change: Change, name: str) -> int:

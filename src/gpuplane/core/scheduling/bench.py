@@ -19,7 +19,7 @@ from gpuplane.core.fleet.columns import NEVER, Bools, Fleet, Ints, Masks
 from gpuplane.core.fleet.states import Change
 from gpuplane.core.prediction import durations
 from gpuplane.core.reasons import Word
-from gpuplane.core.scheduling import filters
+from gpuplane.core.scheduling import filters, fragmentation
 from gpuplane.core.scheduling.filters import EVERYWHERE
 from gpuplane.core.scheduling.fragmentation import BoundMix, TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
@@ -44,6 +44,8 @@ NOT_FIT = -1
 
 MAX_SINGLY = 64
 """Changed nodes looked up one by one; more are cheaper looked at together."""
+MIN_SPARSE = 4
+"""Part of the nodes, as one in so many, below which only those that fit are ranked."""
 MAX_REMEMBERED = 4_096
 """States that a row remembers the rank of."""
 MAX_ROW_CELLS = 16_000_000
@@ -73,6 +75,14 @@ class Row:
         )
         self._suits: Bools | None = None
         self._by_state = follows_from_state(context)
+        need = self.need
+        # What asks for single GPUs of a node looks at them as a table.
+        self._is_plain = not (
+            need.is_mig
+            or need.is_partly_eligible
+            or need.partly_granted is not None
+            or context.hint is not None
+        )
         self._rank_of: dict[int, int] = {}
         self._epoch = self.fleet.epoch
         self._seen = self.fleet.clock
@@ -103,10 +113,17 @@ class Row:
         if self._ranks is None:
             fits = self.fits
             is_wide = self.context.policy.placement is PlacementPolicy.COST_OPTIMIZED
-            self._ranks = np.full(len(fits), NOT_FIT, dtype=np.int64 if is_wide else np.int32)
-            where = np.flatnonzero(fits)
-            if len(where):
-                self._ranks[where] = compute_ranks(self.context, where)
+            dtype = np.int64 if is_wide else np.int32
+            fitting = int(np.count_nonzero(fits))
+            if fitting * MIN_SPARSE > len(fits):
+                # Where most fit, ranking all costs less than picking out those that do.
+                ranks = compute_ranks(self.context, EVERYWHERE)
+                self._ranks = ((ranks - NOT_FIT) * fits + NOT_FIT).astype(dtype, copy=False)
+            else:
+                self._ranks = np.full(len(fits), NOT_FIT, dtype=dtype)
+                if fitting:
+                    where = np.flatnonzero(fits)
+                    self._ranks[where] = compute_ranks(self.context, where)
             self._fits = None
         return self._ranks
 
@@ -181,6 +198,10 @@ class Row:
 
     def _look(self, nodes: Sequence[int]) -> None:
         """Ask the filters that look at what is free again, and rank who fits."""
+        if len(nodes) <= fragmentation.MAX_SINGLY and self._is_plain and self._ranks is not None:
+            for node in nodes:
+                self._look_at(node)
+            return
         where = np.array(sorted(set(nodes)), dtype=np.int64)
         where = where[self._static[where]]
         if not len(where):
@@ -200,6 +221,19 @@ class Row:
             state_of = self.fleet.state_of
             for node, rank in zip(where.tolist(), ranks.tolist(), strict=True):
                 self._rank_of[state_of[node]] = rank
+
+    def _look_at(self, node: int) -> None:
+        """Do the same for one node."""
+        if not self._static[node]:
+            return
+        rank = NOT_FIT
+        if filters.passes_all(self.need, self.fleet, node, self._active):
+            rank = int(compute_ranks(self.context, node))
+        self.ranks[node] = rank
+        if self._by_state:
+            if len(self._rank_of) >= MAX_REMEMBERED:
+                self._rank_of.clear()
+            self._rank_of[self.fleet.state_of[node]] = rank
 
 
 class Bench:

@@ -17,8 +17,8 @@ from gpuplane.core.fleet.columns import Bools, Fleet, Masks
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.needs import ANY_FABRIC, Need
 
-Where = slice | NDArray[np.int64]
-"""Node indices, or all of them."""
+Where = slice | NDArray[np.int64] | int
+"""Node indices, all nodes, or one node: then a single truth or number is the answer."""
 
 EVERYWHERE = slice(None)
 
@@ -117,22 +117,25 @@ def is_large_enough(need: Need, fleet: Fleet, where: Where) -> Bools:
 
 def has_cpu(need: Need, fleet: Fleet, where: Where) -> Bools:
     """Pass nodes with enough free CPU."""
-    return np.asarray(fleet.cpu_free[where] >= need.resources.cpu_milli)
+    fits: Bools = fleet.cpu_free[where] >= need.resources.cpu_milli
+    return fits
 
 
 def has_memory(need: Need, fleet: Fleet, where: Where) -> Bools:
     """Pass nodes with enough free memory."""
-    return np.asarray(fleet.memory_free[where] >= need.resources.memory_mib)
+    fits: Bools = fleet.memory_free[where] >= need.resources.memory_mib
+    return fits
 
 
 def has_ephemeral_storage(need: Need, fleet: Fleet, where: Where) -> Bools:
     """Pass nodes with enough free ephemeral storage."""
-    return np.asarray(fleet.ephemeral_free[where] >= need.resources.ephemeral_mib)
+    fits: Bools = fleet.ephemeral_free[where] >= need.resources.ephemeral_mib
+    return fits
 
 
 def has_gpus(need: Need, fleet: Fleet, where: Where) -> Bools:
     """Pass nodes with enough free GPUs, or one GPU with enough of a share free."""
-    return _has_gpus(need, fleet, where, need.eligible_mask)
+    return _has_gpus(need, fleet, where, need.eligible_mask, is_partly=need.is_partly_eligible)
 
 
 def has_links(need: Need, fleet: Fleet, where: Where) -> Bools:
@@ -144,7 +147,8 @@ def is_not_reserved(need: Need, fleet: Fleet, where: Where) -> Bools:
     """Pass nodes where what is needed is free without GPUs reserved for others."""
     if need.is_mig:
         return np.asarray((mig_starts(need, fleet, where, need.granted_mask) != 0).any(axis=0))
-    fits = _has_gpus(need, fleet, where, need.granted_mask)
+    is_partly = need.partly_granted is not None
+    fits = _has_gpus(need, fleet, where, need.granted_mask, is_partly=is_partly)
     if need.link_scores is not None:
         fits &= link_scores(need, fleet, where, need.granted_mask) >= 0
     return fits
@@ -231,6 +235,11 @@ def compute_passing(need: Need, fleet: Fleet, where: Where, active: Sequence[Fil
     return passing
 
 
+def passes_all(need: Need, fleet: Fleet, node: int, active: Sequence[Filter]) -> bool:
+    """Tell whether one node passes every one of the filters."""
+    return all(each.passes(need, fleet, node) for each in active)
+
+
 def compute_static(need: Need, fleet: Fleet, active: Sequence[Filter]) -> Bools:
     """Return which nodes pass every one of the static filters; not to be written to."""
     shared = [each for each in active if each.reads is not None]
@@ -277,11 +286,20 @@ def mig_starts(need: Need, fleet: Fleet, where: Where, allowed: Masks) -> Masks:
     return column[:, where] * allowed_bits
 
 
-def _has_gpus(need: Need, fleet: Fleet, where: Where, allowed: Masks) -> Bools:
+def _has_gpus(need: Need, fleet: Fleet, where: Where, allowed: Masks, *, is_partly: bool) -> Bools:
+    """Return where enough is free on allowed GPUs.
+
+    Where a node's GPUs are allowed all or none, what is free on the node at large says it.
+    """
     resources = need.resources
+    if not is_partly:
+        free = fleet.gpu_free_most if need.is_share else fleet.gpu_free_count
+        wanted = resources.gpu_milli if need.is_share else resources.gpu_count
+        fits: Bools = (free[where] >= wanted) & (allowed[where] != 0)
+        return fits
     if not need.is_share:
-        free = free_masks(need, fleet, where, allowed)
-        return np.asarray(np.bitwise_count(free) >= resources.gpu_count)
+        whole = free_masks(need, fleet, where, allowed)
+        return np.asarray(np.bitwise_count(whole) >= resources.gpu_count)
     bits = np.arange(fleet.gpu_count_max, dtype=np.uint16)[:, None]
     is_allowed = (allowed[where][None, :] >> bits) & np.uint16(1)
     enough = fleet.gpu_free_milli[:, where] >= resources.gpu_milli

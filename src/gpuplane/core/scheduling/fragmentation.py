@@ -14,25 +14,28 @@ gradient in whole GPUs, as in the authors' simulator.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.fleet.columns import Fleet
+from gpuplane.core.fleet.columns import Fleet, Ints
 from gpuplane.core.fleet.states import Pattern
-from gpuplane.core.scheduling.filters import Where
+from gpuplane.core.scheduling.filters import EVERYWHERE, Where
+from gpuplane.core.scheduling.large import LargeClass, bind_large, choose_large
 from gpuplane.core.scheduling.needs import OR, Need
 from gpuplane.core.scheduling.workload import Workload
 
-Counts = NDArray[np.int64]
+Counts = Ints
 
 _WORST = np.iinfo(np.int64).max
-_UNKNOWN = np.iinfo(np.int64).min
+MAX_SINGLY = 3
+"""Nodes looked at one by one; more are cheaper together."""
 _MAX_CELLS = 1 << 20
-"""Most entries of a table by milli-CPU, and of the arrays in which fragments are worked out."""
+"""Most entries of a table by milli-CPU."""
+_MAX_ROWS = 2_048
+"""Patterns worked out at once: bounds the arrays needed for it."""
 
 _STEPS = tuple(WHOLE_GPU_MILLI * math.log(s / (100 - s)) for s in range(1, 100))
 """Gradient in milli-GPU from which the score is 1, 2, … 99: the inverse of the logistic."""
@@ -48,10 +51,15 @@ class TypicalClass(NamedTuple):
 
 
 class TypicalMix(NamedTuple):
-    """The most frequent classes with how many replicas each has."""
+    """The most frequent classes with how many replicas each has.
+
+    Args:
+        large: The largest requests, however rare, with how many replicas each has.
+    """
 
     classes: tuple[TypicalClass, ...]
     weights: tuple[int, ...]
+    large: tuple[tuple[LargeClass, int], ...] = ()
 
 
 def compute_typical_mix(
@@ -69,10 +77,27 @@ def compute_typical_mix(
     for workload in workloads:
         counted[workload.class_key] += workload.replicas.count
         members.setdefault(workload.class_key, workload)
+    return cut_typical_mix(counted, members, share=share, max_classes=max_classes)
+
+
+def cut_typical_mix(
+    counted: Mapping[str, int], members: Mapping[str, Workload], *, share: float, max_classes: int
+) -> TypicalMix:
+    """Return the same from the replicas of each class and some workload of each."""
     merged: Counter[TypicalClass] = Counter()
+    large: Counter[LargeClass] = Counter()
     for key, count in counted.items():
         resources = members[key].resources
         if resources.mig_profile is None:
+            if resources.gpu_count > 1:
+                large[
+                    LargeClass(
+                        resources.gpu_count,
+                        resources.cpu_milli,
+                        resources.memory_mib,
+                        resources.gpu_model or "",
+                    )
+                ] += count
             merged[
                 TypicalClass(
                     resources.cpu_milli,
@@ -91,7 +116,11 @@ def compute_typical_mix(
             break
         chosen.append((each, count))
         covered += count
-    return TypicalMix(tuple(each for each, _ in chosen), tuple(count for _, count in chosen))
+    return TypicalMix(
+        tuple(each for each, _ in chosen),
+        tuple(count for _, count in chosen),
+        choose_large(large),
+    )
 
 
 class Request(NamedTuple):
@@ -112,79 +141,83 @@ NOTHING = Request()
 class _Mesh:
     """Turns gradients into scores: the steps behind a mesh so fine that none holds two of them."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, dtype: type[np.int32] | type[np.int64]) -> None:
         steps = np.array([math.ceil(step * total) for step in _STEPS], dtype=np.int64)
         self._shift = int(np.diff(steps).min()).bit_length() - 1
         self._first = int(steps[0])
         cells = (int(steps[-1]) - self._first >> self._shift) + 2
         starts = self._first + (np.arange(cells, dtype=np.int64) << self._shift)
-        self._passed = np.searchsorted(steps, starts, side="left")
-        self._next = np.append(steps, _WORST)[self._passed]
+        passed = np.searchsorted(steps, starts, side="left")
+        self._passed: Counts = passed.astype(np.int32)
+        self._next: Counts = np.append(steps, np.iinfo(dtype).max)[passed].astype(dtype)
 
     def scores(self, gradient: Counts) -> Counts:
         """Return how many steps each gradient reaches: 0–99."""
-        cells = (gradient - self._first) >> self._shift
-        passed = self._passed.take(cells, mode="clip")
-        return np.asarray(passed + (gradient >= self._next.take(cells, mode="clip")))
+        cells = ((gradient - self._first) >> self._shift).astype(np.intp)
+        passed: Counts = self._passed.take(cells, mode="clip")
+        return passed + (gradient >= self._next.take(cells, mode="clip"))
 
 
 class BoundMix:
     """The typical mix against one fleet, with the fragments that were worked out so far.
 
-    A fragment here is times the total weight of the mix: an integer.
+    A fragment here is times the total weight of the mix: an integer. Tables have a row for each
+    pattern and a column for each CPU step, laid flat; a place in one is a cell.
     """
 
     def __init__(self, mix: TypicalMix, fleet: Fleet) -> None:
-        pairs = [
-            (each, weight)
-            for each, weight in zip(mix.classes, mix.weights, strict=True)
-            if each.gpu_count
-        ]
+        pairs = zip(mix.classes, mix.weights, strict=True)
+        hosted = sorted(pair for pair in pairs if pair[0].gpu_count)
+        self._classes = [each for each, _ in hosted]
+        self._weights = np.array([weight for _, weight in hosted], dtype=np.int64)
         self._fleet = fleet
+        self.large = bind_large(mix.large, fleet)
         self._total = sum(mix.weights)
-        self._levels = np.array(sorted({each.gpu_milli for each, _ in pairs}), dtype=np.int64)
-        self._cpu = np.array(sorted({each.cpu_milli for each, _ in pairs}), dtype=np.int64)
-        self._step_count = len(self._cpu) + 1
-        highest = int(self._cpu.max(initial=0))
-        self._step_by_cpu: NDArray[np.int64] | None = None
-        if highest < _MAX_CELLS:
-            self._step_by_cpu = self._cpu.searchsorted(np.arange(highest + 1), side="right")
-        self._models = {each.models: 0 for each in fleet.states.patterns}
-        for place, models in enumerate(sorted(self._models, key=sorted)):
-            self._models[models] = place
-        self._make_hosted(pairs)
-        self.mesh = _Mesh(max(1, self._total))
+        largest = self._total * fleet.gpu_count_max * WHOLE_GPU_MILLI
+        self._dtype = np.int32 if largest < 1 << 30 else np.int64
+        self._unknown = int(np.iinfo(self._dtype).min)
+        self._worst = int(np.iinfo(self._dtype).max) // 2
+        self.mesh = _Mesh(max(1, self._total), self._dtype)
+        self._lay_out_classes()
+        self._lay_out_models()
         self._forget()
 
-    def _make_hosted(self, pairs: list[tuple[TypicalClass, int]]) -> None:
-        """Sum the weights of the classes that a node hosts.
+    def _lay_out_classes(self) -> None:
+        """Index the classes, in order of CPU, by CPU and by the share they ask of a GPU."""
+        levels = sorted({each.gpu_milli for each in self._classes})
+        self._levels = np.array(levels, dtype=np.int64)
+        self._level_of = np.array([levels.index(each.gpu_milli) for each in self._classes], np.intp)
+        self._gpu_count = np.array([each.gpu_count for each in self._classes], dtype=np.int64)
+        cpu = np.array([each.cpu_milli for each in self._classes], dtype=np.int64)
+        self._cpu = np.unique(cpu)
+        self._step_count = len(self._cpu) + 1
+        # How many classes there are up to each step.
+        self._class_ends = np.append(0, cpu.searchsorted(self._cpu, side="right"))
+        highest = int(self._cpu.max(initial=0))
+        self._step_by_cpu: Counts | None = None
+        if highest < _MAX_CELLS:
+            table = self._cpu.searchsorted(np.arange(highest + 1), side="right")
+            self._step_by_cpu = table.astype(np.int32)
 
-        By the share asked of a GPU (level), the node's models, its CPU step, and how many of its
-        GPUs have that share free; laid flat.
-        """
-        width = self._fleet.gpu_count_max + 1
-        hosted = np.zeros(
-            (len(self._levels), len(self._models), self._step_count, width), dtype=np.int64
-        )
-        for each, weight in pairs:
-            level = int(self._levels.searchsorted(each.gpu_milli))
-            step = int(self._cpu.searchsorted(each.cpu_milli)) + 1
-            wanted = {
-                i for i, name in enumerate(self._fleet.models) if name in each.gpu_model.split(OR)
-            }
-            for models, place in self._models.items():
-                if models & wanted or (models and not each.gpu_model):
-                    hosted[level, place, step:, each.gpu_count :] += weight
-        self._hosted = hosted.reshape(-1)
-        self._level_base = np.arange(len(self._levels)) * (self._hosted.size // max(1, len(hosted)))
-        self._width = width
+    def _lay_out_models(self) -> None:
+        """Note which classes are for the models of which nodes."""
+        sets = {each.models for each in self._fleet.states.patterns}
+        self._place_of_models = {models: i for i, models in enumerate(sorted(sets, key=sorted))}
+        self._matches = np.zeros((len(sets), len(self._classes)), dtype=np.bool_)
+        for number, each in enumerate(self._classes):
+            names = each.gpu_model.split(OR)
+            wanted = {i for i, name in enumerate(self._fleet.models) if name in names}
+            for models, place in self._place_of_models.items():
+                is_any = bool(models) and not each.gpu_model
+                self._matches[place, number] = is_any or bool(models & wanted)
 
     def _forget(self) -> None:
         """Begin without fragments: the patterns are numbered anew."""
         self._epoch = self._fleet.epoch
         self._shares: Counts = np.zeros((0, self._fleet.gpu_count_max), dtype=np.int64)
-        self._place: Counts = np.zeros(0, dtype=np.int64)
+        self._places = np.zeros(0, dtype=np.intp)
         self._tables: dict[Request, Counts] = {}
+        self._hosted: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._before: Counts | None = None
         self._seen = 0
 
@@ -202,40 +235,57 @@ class BoundMix:
             self._forget()
         clock = fleet.clock
         if self._before is None:
-            cells = fleet.pattern * self._step_count + self.steps_of(fleet.cpu_free)
-            self._before = self.look_up(NOTHING, cells)
+            self._before = self.look_up(NOTHING, self.cells_of(EVERYWHERE, 0))
         elif clock != self._seen:
-            changed = np.array(fleet.list_changed(self._seen), dtype=np.int64)
-            steps = self.steps_of(fleet.cpu_free[changed])
-            cells = fleet.pattern[changed] * self._step_count + steps
-            self._before[changed] = self.look_up(NOTHING, cells)
+            changed = fleet.list_changed(self._seen)
+            if len(changed) <= MAX_SINGLY:
+                for node in changed:
+                    self._before[node] = self.look_up(NOTHING, self.cells_of(node, 0))
+            else:
+                where = np.array(changed, dtype=np.int64)
+                self._before[where] = self.look_up(NOTHING, self.cells_of(where, 0))
         self._seen = clock
         return self._before
 
     def cells_of(self, where: Where, cpu_milli: int) -> Counts:
-        """Return where the nodes' patterns stand in a table once this CPU is taken."""
+        """Return the cells of nodes once this CPU is taken."""
         fleet = self._fleet
-        return fleet.pattern[where] * self._step_count + self.steps_of(
-            fleet.cpu_free[where] - cpu_milli
-        )
+        steps = self.steps_of(fleet.cpu_free[where] - cpu_milli)
+        cells: Counts = fleet.pattern[where] * self._step_count + steps
+        return cells
 
     def look_up(self, request: Request, cells: Counts) -> Counts:
-        """Return the fragment that a request leaves in each cell of its table."""
+        """Return the fragment that a request leaves in each cell, of one or many."""
         table = self._tables.get(request)
         if table is None or len(table) < len(self._fleet.states.patterns) * self._step_count:
             table = self._grow(request, table)
-        found = table.take(cells)
-        if len(found) and int(found.min()) == _UNKNOWN:
-            unknown = np.unique(cells[found == _UNKNOWN])
+        if not cells.shape:
+            return self._look_up_one(request, table, int(cells))
+        found = table.take(cells, mode="clip")
+        if len(found) and int(found.min()) == self._unknown:
+            rows = np.unique(cells[found == self._unknown] // self._step_count)
             self._read_patterns()
-            patterns, steps = np.divmod(unknown, self._step_count)
-            table[unknown] = self._compute(request, patterns, steps)
-            found = table.take(cells)
+            shaped = table.reshape(-1, self._step_count)
+            for start in range(0, len(rows), _MAX_ROWS):
+                part = rows[start : start + _MAX_ROWS]
+                shaped[part] = np.minimum(self._compute_rows(request, part), self._worst)
+            found = table.take(cells, mode="clip")
+        return found
+
+    def _look_up_one(self, request: Request, table: Counts, cell: int) -> Counts:
+        found: Counts = table[cell]
+        if found == self._unknown:
+            pattern, step = divmod(cell, self._step_count)
+            models, shares = self._fleet.states.patterns[pattern]
+            place = self._place_of_models[models]
+            fragment = self._compute_one(request, shares, place, step)
+            table[cell] = min(fragment, self._worst)
+            found = table[cell]
         return found
 
     def _grow(self, request: Request, table: Counts | None) -> Counts:
         size = 2 * len(self._fleet.states.patterns) * self._step_count
-        grown: Counts = np.full(size, _UNKNOWN, dtype=np.int64)
+        grown: Counts = np.full(size, self._unknown, dtype=self._dtype)
         if table is not None:
             grown[: len(table)] = table
         self._tables[request] = grown
@@ -243,78 +293,117 @@ class BoundMix:
 
     def _read_patterns(self) -> None:
         """Take over the patterns that are new since the last look."""
-        new: list[Pattern] = self._fleet.states.patterns[len(self._place) :]
+        new: list[Pattern] = self._fleet.states.patterns[len(self._places) :]
         if new:
             shares = np.array([each.shares for each in new], dtype=np.int64)
-            places = [self._models[each.models] for each in new]
+            places = [self._place_of_models[each.models] for each in new]
             self._shares = np.concatenate((self._shares, shares))
-            self._place = np.concatenate((self._place, np.array(places, dtype=np.int64)))
+            self._places = np.concatenate((self._places, np.array(places, dtype=np.intp)))
 
-    def _compute(self, request: Request, patterns: Counts, steps: Counts) -> Counts:
-        shares, places = self._shares[patterns], self._place[patterns]
+    # Many nodes at once, at every CPU step.
+
+    def _compute_rows(self, request: Request, patterns: Counts) -> Counts:
+        """Return the fragment that a request leaves of each pattern, shape (pattern, step)."""
+        shares, places = self._shares[patterns], self._places[patterns]
+        fits = shares[:, :, None] >= self._levels
+        usable = (shares[:, :, None] * fits).sum(axis=1)
+        enough = fits.sum(axis=1, dtype=np.int64)
+        idle = shares.sum(axis=1)
         if not request.milli:
-            idle, usable, enough = self._measure(shares)
-            taken = request.whole * WHOLE_GPU_MILLI
             # Every whole free GPU serves every level, so each level loses as much as is taken.
-            left = np.maximum(enough - request.whole, 0)
-            return self._sum(idle - taken, usable - taken, left, places, steps)
-        after = np.where(
-            shares >= request.milli,
-            self.compute_shared(shares, places, steps, request.milli),
-            _WORST,
+            taken = request.whole * WHOLE_GPU_MILLI
+            return self._sum(idle - taken, usable - taken, enough - request.whole, places)
+        # Shares are in order within a pattern: equal ones are tried once.
+        tried = shares >= request.milli
+        tried[:, 1:] &= shares[:, 1:] != shares[:, :-1]
+        row, gpu = np.nonzero(tried)
+        free = shares[row, gpu][:, None]
+        was, remains = free >= self._levels, free - request.milli >= self._levels
+        after = self._sum(
+            idle[row] - request.milli,
+            usable[row] - free * was + (free - request.milli) * remains,
+            enough[row] - (was & ~remains),
+            places[row],
         )
-        return np.asarray(after.min(axis=1))
+        least: Counts = np.full((len(patterns), self._step_count), _WORST, dtype=np.int64)
+        starts = np.flatnonzero(np.diff(row, prepend=-1))
+        if len(starts):
+            least[row[starts]] = np.minimum.reduceat(after, starts, axis=0)
+        return least
 
-    def compute_shared(
-        self, shares: Counts, places: Counts, steps: Counts, milli: int
-    ) -> Counts:
-        """Return the fragment left when a share is taken from each GPU in turn.
+    def _sum(self, idle: Counts, usable: Counts, enough: Counts, places: Counts) -> Counts:
+        """Return all that is idle, less what each class can use where it fits, by CPU step.
 
         Args:
-            shares: Free share of each GPU, shape (case, gpu).
-            places: The place of each case's models, see `place_of`, shape (case,).
-            steps: CPU step of each case once the CPU is taken, shape (case,).
+            idle: Shape (case,). `places`: which models the node has, shape (case,).
+            usable: Free share on GPUs that have the level's share free, shape (case, level).
+            enough: How many GPUs those are, shape (case, level).
+        """
+        hosts = (enough[:, self._level_of] >= self._gpu_count) & self._matches[places]
+        used = np.zeros((len(idle), len(self._classes) + 1), dtype=np.int64)
+        np.cumsum(hosts * usable[:, self._level_of] * self._weights, axis=1, out=used[:, 1:])
+        return np.asarray((idle * self._total)[:, None] - used[:, self._class_ends])
+
+    # One node, in plain integers: arrays would cost more.
+
+    def _compute_one(self, request: Request, shares: Sequence[int], place: int, step: int) -> int:
+        if request.milli:
+            left = self._compute_one_shared(shares, place, step, request.milli)
+            return min(left.values(), default=_WORST)
+        taken = request.whole * WHOLE_GPU_MILLI
+        fragment = (sum(shares) - taken) * self._total
+        for level, hosted in self._list_hosted(place, step):
+            fits = [free for free in shares if free >= level]
+            fragment -= (sum(fits) - taken) * hosted[max(0, len(fits) - request.whole)]
+        return fragment
+
+    def compute_shared(self, node: int, cpu_milli: int, milli: int) -> dict[int, int]:
+        """Return the fragment left on a node when a share is taken from one of its GPUs.
+
+        Args:
+            node: The node.
+            cpu_milli: CPU that is taken with it.
             milli: The share.
 
         Returns:
-            Shape (case, gpu); without meaning where the share does not fit.
+            By the free share of the GPU that it is taken from, for those where it fits.
         """
-        after: Counts = np.empty(shares.shape, dtype=np.int64)
-        size = max(1, _MAX_CELLS // max(1, shares.shape[1] * len(self._levels)))
-        for start in range(0, len(shares), size):
-            part = slice(start, start + size)
-            free = shares[part, :, None]
-            was, remains = free >= self._levels, free - milli >= self._levels
-            idle, usable, enough = self._measure(shares[part])
-            usable = usable[:, None, :] - free * was + (free - milli) * remains
-            enough = enough[:, None, :] - (was & ~remains)
-            after[part] = self._sum(
-                (idle - milli)[:, None],
-                usable,
-                enough,
-                places[part, None],
-                steps[part, None],
-            )
-        return after
+        states = self._fleet.states
+        value = states.values[self._fleet.state_of[node]]
+        place = self._place_of_models[states.models_of(value.kind)]
+        step = int(self.steps_of(np.asarray(value.cpu - cpu_milli)))
+        return self._compute_one_shared(value.gpus, place, step, milli)
 
-    def place_of(self, node: int) -> int:
-        """Return the place of a node's models in the tables."""
-        state = self._fleet.states.values[self._fleet.state_of[node]]
-        return self._models[self._fleet.states.models_of(state.kind)]
+    def _compute_one_shared(
+        self, shares: Sequence[int], place: int, step: int, milli: int
+    ) -> dict[int, int]:
+        idle = (sum(shares) - milli) * self._total
+        left = {free: idle for free in shares if free >= milli}
+        for level, hosted in self._list_hosted(place, step):
+            fits = [free for free in shares if free >= level]
+            usable, count = sum(fits), len(fits)
+            for free in left:
+                if free - milli >= level:
+                    left[free] -= (usable - milli) * hosted[count]
+                elif free >= level:
+                    left[free] -= (usable - free) * hosted[count - 1]
+                else:
+                    left[free] -= usable * hosted[count]
+        return left
 
-    def _measure(self, shares: Counts) -> tuple[Counts, Counts, Counts]:
-        """Return what is idle, and by level what of it is usable and on how many GPUs."""
-        fits = shares[:, :, None] >= self._levels
-        usable = (shares[:, :, None] * fits).sum(axis=1)
-        return shares.sum(axis=1), usable, fits.sum(axis=1, dtype=np.int64)
-
-    def _sum(
-        self, idle: Counts, usable: Counts, enough: Counts, places: Counts, steps: Counts
-    ) -> Counts:
-        """Return the fragment: all that is idle, less what each class can use where it fits."""
-        cells = (places * self._step_count + steps)[..., None] * self._width + enough
-        hosted = self._hosted.take(self._level_base + cells)
-        return np.asarray(idle * self._total - (usable * hosted).sum(axis=-1))
+    def _list_hosted(self, place: int, step: int) -> list[tuple[int, list[int]]]:
+        """Return by level the weights of the classes a node hosts, by how many GPUs will do."""
+        found = self._hosted.get((place, step))
+        if found is None:
+            width = self._fleet.gpu_count_max + 1
+            table = np.zeros((len(self._levels), width), dtype=np.int64)
+            for number in range(int(self._class_ends[step])):
+                if self._matches[place, number]:
+                    level, least = self._level_of[number], self._gpu_count[number]
+                    table[level, least:] += self._weights[number]
+            found = list(zip(self._levels.tolist(), table.tolist(), strict=True))
+            self._hosted[place, step] = found
+        return found
 
 
 def bind_mix(mix: TypicalMix, fleet: Fleet) -> BoundMix:
@@ -331,13 +420,13 @@ def compute_gradient_scores(need: Need, fleet: Fleet, where: Where, mix: BoundMi
     A share goes to the GPU where it adds least. Nodes where the class does not fit get a number
     without meaning.
     """
-    before = mix.before()[where]
+    before: Counts = mix.before()[where]
     after = mix.look_up(_request_of(need), mix.cells_of(where, need.resources.cpu_milli))
     if need.is_share and need.partly_granted is not None:
-        partly = np.flatnonzero(need.partly_granted[where])
-        if len(partly):
-            nodes = np.arange(len(fleet))[where][partly]
-            after[partly] = _compute_partly(need, fleet, nodes, mix)
+        nodes = np.arange(len(fleet))[where]
+        for place in np.flatnonzero(need.partly_granted[where]).tolist():
+            node = int(nodes[place])
+            after[place] = min(_list_shared(need, fleet, node, mix), default=(before[place],))[0]
     return mix.mesh.scores(before - after)
 
 
@@ -347,24 +436,15 @@ def _request_of(need: Need) -> Request:
     return Request(need.resources.gpu_count) if need.wants_gpus else NOTHING
 
 
-def _compute_partly(need: Need, fleet: Fleet, nodes: Counts, mix: BoundMix) -> Counts:
-    """Return the fragment a share leaves on nodes where only some GPUs may be taken."""
-    return np.asarray(_compute_each(need, fleet, nodes, mix).min(axis=1))
-
-
-def _compute_each(need: Need, fleet: Fleet, nodes: Counts, mix: BoundMix) -> Counts:
-    """Return the fragment left by a share of each GPU of each node, shape (node, gpu).
-
-    Where the share does not fit it is as large as can be.
-    """
-    milli = need.resources.gpu_milli
-    shares = fleet.gpu_free_milli[:, nodes].T.astype(np.int64)
-    bits = np.arange(fleet.gpu_count_max, dtype=np.uint16)
-    allowed = (need.granted_mask[nodes][:, None] >> bits) & np.uint16(1)
-    steps = mix.steps_of(fleet.cpu_free[nodes] - need.resources.cpu_milli)
-    places = np.array([mix.place_of(node) for node in nodes.tolist()], dtype=np.int64)
-    after = mix.compute_shared(shares, places, steps, milli)
-    return np.where((shares >= milli) & (allowed != 0), after, _WORST)
+def _list_shared(need: Need, fleet: Fleet, node: int, mix: BoundMix) -> list[tuple[int, int, int]]:
+    """Return (fragment left, free share, GPU) for each GPU of a node that the share may go to."""
+    milli, granted = need.resources.gpu_milli, int(need.granted_mask[node])
+    left = mix.compute_shared(node, need.resources.cpu_milli, milli)
+    return [
+        (left[free], free, gpu)
+        for gpu, free in enumerate(fleet.states.values[fleet.state_of[node]].gpus)
+        if free >= milli and granted >> gpu & 1
+    ]
 
 
 def choose_share_gpu(need: Need, fleet: Fleet, node: int, mix: BoundMix) -> int:
@@ -375,9 +455,7 @@ def choose_share_gpu(need: Need, fleet: Fleet, node: int, mix: BoundMix) -> int:
     Raises:
         ValueError: If the share fits on no GPU of the node.
     """
-    after = _compute_each(need, fleet, np.array([node]), mix)[0]
-    best = after == after.min()
-    if after[best][0] == _WORST:
+    fitting = _list_shared(need, fleet, node, mix)
+    if not fitting:
         raise ValueError(f"the share fits on no GPU of {fleet.nodes[node].name}")
-    free = fleet.gpu_free_milli[:, node].astype(np.int64)
-    return int(np.argmin(np.where(best, free, _WORST)))
+    return min(fitting)[2]

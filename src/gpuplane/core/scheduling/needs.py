@@ -5,7 +5,6 @@ kept with the fleet by what it was made from, so that a class never seen before 
 look-ups. What changes with every placement is read by the filters.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +32,7 @@ ANY_FABRIC = "any"
 """The word that accepts every RDMA fabric but none at all."""
 
 
-@dataclass(frozen=True, eq=False)
-class Need:
+class Need(NamedTuple):
     """One replica's request and the parts of the fleet that could serve it.
 
     Attributes:
@@ -43,6 +41,7 @@ class Need:
         model_mask: GPUs of the model asked for, shape (node,); all of a node's when none is.
         eligible_mask: GPUs that fit model, memory and architecture and are given out at all.
         granted_mask: `eligible_mask` without GPUs that are reserved for others.
+        is_partly_eligible: Some node has GPUs that are given out and fit, and others that do not.
         partly_granted: Nodes where some GPUs that are given out are granted and some are not, shape
             (node,), or None when there are none.
         link_scores: Score of the best free set by topology, count and mask, or None when the
@@ -61,6 +60,7 @@ class Need:
     architecture_mask: Masks
     eligible_mask: Masks
     granted_mask: Masks
+    is_partly_eligible: bool
     partly_granted: Bools | None
     tolerated: Bools
     link_scores: NDArray[np.int16] | None
@@ -80,6 +80,7 @@ class _Gpus(NamedTuple):
     memory: Masks
     architecture: Masks
     eligible: Masks
+    is_partly: bool
 
 
 def bind_need(
@@ -103,7 +104,7 @@ def bind_need(
     )
     if withheld is not None:
         granted = granted & ~withheld
-        partly_granted = _find_partly_granted(fleet, granted)
+        partly_granted = _find_partly(fleet, granted)
     wants_gpus = resources.gpu_count > 0 and not is_mig
     scores = _link_scores(fleet, placement, resources)
     tolerated = fleet.keep(
@@ -118,6 +119,7 @@ def bind_need(
         architecture_mask=gpus.architecture,
         eligible_mask=gpus.eligible,
         granted_mask=granted,
+        is_partly_eligible=gpus.is_partly,
         partly_granted=partly_granted,
         tolerated=tolerated,
         link_scores=scores,
@@ -136,17 +138,19 @@ def _find_gpus(fleet: Fleet, resources: ResourceRequest) -> _Gpus:
     memory = model & _memory_mask(fleet, resources.gpu_memory_mib)
     architecture = memory & _architecture_mask(fleet, resources.gpu_architecture)
     offered = fleet.mig_mask & fleet.healthy_mask if resources.mig_profile else fleet.usable_mask
-    return _Gpus(model, memory, architecture, architecture & offered)
+    eligible = architecture & offered
+    is_partly = _find_partly(fleet, eligible) is not None
+    return _Gpus(model, memory, architecture, eligible, is_partly)
 
 
 def _find_granted(fleet: Fleet, workload: Workload, eligible: Masks) -> tuple[Masks, Bools | None]:
     """Return the GPUs it may have, and the nodes where those are some of what is given out."""
     granted = eligible & ~_reserved_for_others(fleet, workload)
-    return granted, _find_partly_granted(fleet, granted)
+    return granted, _find_partly(fleet, granted)
 
 
-def _find_partly_granted(fleet: Fleet, granted: Masks) -> Bools | None:
-    partly = (granted != 0) & (granted != fleet.usable_mask)
+def _find_partly(fleet: Fleet, allowed: Masks) -> Bools | None:
+    partly = (allowed != 0) & (allowed != fleet.usable_mask)
     return partly if partly.any() else None
 
 

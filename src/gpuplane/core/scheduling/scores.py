@@ -13,17 +13,17 @@ from hashlib import blake2b
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpuplane.core.fleet.columns import POPCOUNT, Fleet
+from gpuplane.core.fleet.columns import POPCOUNT, Fleet, Ints
 from gpuplane.core.prediction.hints import PlacementHint
 from gpuplane.core.scheduling.filters import Where, link_scores
 from gpuplane.core.scheduling.fragmentation import BoundMix, compute_gradient_scores
 from gpuplane.core.scheduling.hints import compute_hint_points
+from gpuplane.core.scheduling.large import WHOLE as LARGE_WHOLE
 from gpuplane.core.scheduling.needs import Need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 
-Ranks = NDArray[np.int64]
+Ranks = Ints
 
 _TIE_BITS = 16
 NEUTRAL = 50
@@ -65,7 +65,8 @@ def resource_score(context: ScoreContext, where: Where) -> Ranks:
 def balance_score(context: ScoreContext, where: Where) -> Ranks:
     """Score how evenly CPU and GPUs would be used after the placement (25 of 100).
 
-    A node that runs out of one with much of the other left strands what is left.
+    A node that runs out of one with much of the other left strands what is left. Where requests for
+    several GPUs could still start, evenness counts less, down to a quarter where all of them could.
     """
     fleet, resources = context.fleet, context.need.resources
     cpu = _used_percent(fleet.cpu_total[where], fleet.cpu_free[where] - resources.cpu_milli)
@@ -76,7 +77,13 @@ def balance_score(context: ScoreContext, where: Where) -> Ranks:
         _used_percent(np.maximum(gpus, 1), idle),
         _used_percent(fleet.memory_total[where], fleet.memory_free[where] - resources.memory_mib),
     )
-    return np.asarray(100 - np.abs(cpu - other))
+    even = 100 - np.abs(cpu - other)
+    large = context.mix.large
+    if large.is_empty or not context.need.wants_gpus:
+        return np.asarray(even)
+    # Every placement on an idle node is even; without this it would break one after another.
+    kept = 4 * LARGE_WHOLE - 3 * large.shares(where)
+    return np.asarray(even * kept // (4 * LARGE_WHOLE))
 
 
 def least_loaded_score(context: ScoreContext, where: Where) -> Ranks:
@@ -172,10 +179,12 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
         bound = context.policy.hint_points
         points = compute_hint_points(context.hint, context.need, fleet, where, bound)
         scores = np.maximum(scores + points, 0)
-    if context.need.wants_gpus or context.need.is_mig:
-        return np.asarray(scores << _TIE_BITS)
-    busy = (1 << _TIE_BITS) - 1 - _idle_milli(fleet, where)
-    return np.asarray((scores << _TIE_BITS) + busy)
+    ranks: Ranks = scores << _TIE_BITS
+    if context.need.wants_gpus and not context.mix.large.is_empty:
+        ranks = ranks + (LARGE_WHOLE - context.mix.large.largest(where))
+    elif not context.need.wants_gpus and not context.need.is_mig:
+        ranks = ranks + ((1 << _TIE_BITS) - 1 - _idle_milli(fleet, where))
+    return ranks
 
 
 def follows_from_state(context: ScoreContext) -> bool:
@@ -215,7 +224,8 @@ def _used_percent(total: Ranks, free: Ranks) -> Ranks:
 
 
 def _idle_milli(fleet: Fleet, where: Where) -> Ranks:
-    return np.asarray(fleet.gpu_free_milli[:, where].sum(axis=0, dtype=np.int64))
+    idle: Ranks = fleet.gpu_idle_milli[where]
+    return idle
 
 
 def _gpu_milli(need: Need) -> int:

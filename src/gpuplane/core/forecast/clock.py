@@ -94,12 +94,12 @@ class _Clock:
         trial, policy = self.trial, self.trial.policy
         trial.advance(self.now)
         entries = [
-            compute_entry(workload, policy.boosts, self.now)
+            compute_entry(workload, policy.boosts, self.now, trial.owners)
             for workload in self.pending.values()
             if wakes_at(workload, self.now) <= self.now
             and find_gate(workload, trial.snapshot, trial.admission, self.now) is None
         ]
-        take_turns(trial, Judge(trial), group_entries(entries))
+        take_turns(trial, Judge(trial), group_entries(entries), entries)
         for workload, found in trial.started:
             del self.pending[workload.job_id]
             self.starts[workload.job_id] = self.now

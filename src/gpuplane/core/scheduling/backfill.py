@@ -18,7 +18,12 @@ _E = TypeVar("_E")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one running workload gives back when it ends."""
+    """What one running workload gives back when it ends.
+
+    Args:
+        bench_index: The place of its fleet, -1 for one that is not there.
+        is_counted: Its LocalQueue surely counts it; for others that is to be found out.
+    """
 
     ends_at: int
     name: str
@@ -27,6 +32,7 @@ class Release:
     queue: str
     usage: Usage
     local_queue: str | None
+    is_counted: bool = False
 
 
 @dataclass(slots=True)
@@ -58,15 +64,16 @@ class Head:
 
 
 def find_first(
-    events: Sequence[_E], probe: Callable[[Sequence[_E]], _T | None]
+    events: Sequence[_E], probe: Callable[[Sequence[_E]], _T | None], least: int = 0
 ) -> tuple[int, _T] | None:
     """Return how many events, in order, let the probe succeed first, and its answer.
 
     Args:
         events: What frees room, in the order in which it is to be counted on.
         probe: Tries with these events done, and undoes them; more events never hurt.
+        least: Fewer than this many surely do not suffice.
     """
-    low, high = 0, 1
+    low, high = max(0, least - 1), max(1, least)
     while True:
         high = min(high, len(events))
         answer = probe(events[:high])

@@ -5,7 +5,7 @@ It counts into the snapshot's fleets and quotas while it runs and undoes all of 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
@@ -55,7 +55,9 @@ def decide(
 def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[Verdict, ...]:
     shut, queues = _open_gates(trial, snapshot, now)
     judge = Judge(trial)
-    take_turns(trial, judge, queues)
+    shut_out = {id(entry) for entry, _ in shut}
+    promised = [entry for entry in trial.memory.pool.promised.values() if id(entry) not in shut_out]
+    take_turns(trial, judge, queues, promised)
     gated = [
         Waiting(entry.workload.job_id, entry.workload.version, gate, (), 0) for entry, gate in shut
     ]
@@ -96,7 +98,12 @@ def _open_gates(
     return shut, opened
 
 
-def take_turns(trial: Trial, judge: Judge, queues: Mapping[str, Sequence[Entry]]) -> None:
+def take_turns(
+    trial: Trial,
+    judge: Judge,
+    queues: Mapping[str, Sequence[Entry]],
+    promised: Iterable[Entry] = (),
+) -> None:
     """Consider every entry in its turn.
 
     Those for whom others were stopped come first, earlier promises before later ones: the room
@@ -106,20 +113,22 @@ def take_turns(trial: Trial, judge: Judge, queues: Mapping[str, Sequence[Entry]]
         trial: What is counted into.
         judge: Who is asked.
         queues: The entries by queue, best first.
+        promised: Those of them for whom others were stopped, however long ago.
     """
-    promised = [
+    first = [
         (until, entry.key, entry)
-        for entries in queues.values()
-        for entry in entries
+        for entry in promised
         if (until := entry.workload.promised_until) is not None and until > trial.now
     ]
-    if promised:
-        promised.sort(key=lambda each: each[:2])
-        first = [entry for _, _, entry in promised]
-        judge.consider_all(first)
-        taken = set(map(id, first))
+    if first:
+        first.sort(key=lambda each: each[:2])
+        judge.consider_all([entry for _, _, entry in first])
+        taken = {id(entry) for _, _, entry in first}
+        names = {entry.workload.queue for _, _, entry in first}
         queues = {
             name: [entry for entry in entries if id(entry) not in taken]
+            if name in names
+            else entries
             for name, entries in queues.items()
         }
     turns = Turns(trial.admission.tree, queues, trial.first_choice, lambda: trial.changes)

@@ -30,6 +30,8 @@ from gpuplane.core.scheduling.workload import Workload
 Counts = Ints
 
 _WORST = np.iinfo(np.int64).max
+MAX_MIXES = 4
+"""Mixes whose fragments a fleet keeps: a few questions about one job look at mixes of their own."""
 MAX_SINGLY = 3
 """Nodes looked at one by one; more are cheaper together."""
 _MAX_CELLS = 1 << 20
@@ -411,7 +413,13 @@ def bind_mix(mix: TypicalMix, fleet: Fleet) -> BoundMix:
 
     Classes without GPUs count every idle GPU as fragment.
     """
-    return fleet.keep(("mix", mix), lambda: BoundMix(mix, fleet))
+    bound: dict[TypicalMix, BoundMix] = fleet.find_pinned("mixes") or {}
+    found = bound.get(mix)
+    if found is None:
+        found = BoundMix(mix, fleet)
+        latest = list(bound.items())[1 - MAX_MIXES :]
+        fleet.pin("mixes", {**dict(latest), mix: found})
+    return found
 
 
 def compute_gradient_scores(need: Need, fleet: Fleet, where: Where, mix: BoundMix) -> Counts:

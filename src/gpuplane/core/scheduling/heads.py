@@ -1,8 +1,9 @@
 """Keeps the places of blocked heads: finds when and where each could start, and holds it.
 
 Owns the search over the ends of running work. One replica is forecast exactly, by node; a gang by
-trying ever more ends. Nodes are taken in the order (time, name), never by rank: what is placed
-around a held place cannot move it, so planning again changes nothing.
+trying ends from the first one on at which there is room for enough replicas. Nodes are taken in
+the order (time, name), never by rank: what is placed around a held place cannot move it, so
+planning again changes nothing.
 """
 
 from collections.abc import Sequence
@@ -10,16 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplane.core.fleet.columns import Bools, Take
+from gpuplane.core.fleet.columns import NEVER, Bools
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.admission import Grant
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
-from gpuplane.core.scheduling.bench import NOT_FIT, Row
-from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.bench import Row
+from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
 from gpuplane.core.scheduling.policy import Backfill
 from gpuplane.core.scheduling.room import probe_place
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.workloads import Spreading
 
 FORECASTS_A_HEAD = 4
 """Forecasts tried per head that may keep its place: some blocked work has none to be found."""
@@ -27,7 +29,7 @@ MAX_NODES = 16
 """Nodes checked exactly for one head, earliest first: the estimate before is right but for links,
 shares and instances."""
 MAX_GANG_ENDS = 1_024
-"""Ends of running work looked ahead for a gang: bounds the cost of trying them."""
+"""Ends of running work tried for a gang beyond the first that may do: bounds the cost of trying."""
 
 _Ints = NDArray[np.int64]
 
@@ -51,58 +53,49 @@ class HeadKeeper:
         ):
             return None
         self._forecasts_left -= 1
-        releases = trial.list_releases()
-        quota_at = self._quota_at(workload, releases)
+        quota_at = self._quota_at(workload)
         if quota_at is None:
             return None
         if workload.replicas.count == 1:
-            found = self._first_node(workload, releases, quota_at)
+            found = self._first_node(workload, quota_at)
         else:
-            found = self._first_gang(workload, releases, quota_at)
+            found = self._first_gang(workload, quota_at)
         if found is None:
             return None
         starts_at, places = found
-        trial.heads[workload.queue] = Head(
-            starts_at, self._quota_left(workload, releases, starts_at)
-        )
+        trial.heads[workload.queue] = Head(starts_at, self._quota_left(workload, starts_at))
         for index, node in places:
             trial.benches[index].hold(node, starts_at)
         return starts_at
 
     # Quota.
 
-    def _quota_at(self, workload: Workload, releases: Sequence[Release]) -> int | None:
+    def _quota_at(self, workload: Workload) -> int | None:
         """Return from when on the workload has quota, None if never while this runs."""
         if self._grant(workload) is not None:
             return self._trial.now
-        found = find_first(releases, lambda some: self._grant_after(workload, some))
-        if found is None:
-            return None
-        return max(self._trial.now, releases[found[0] - 1].ends_at)
+        ends = self._trial.list_ends()
+        found = find_first(ends, lambda some: self._grant_at(workload, some[-1]) if some else None)
+        return None if found is None else ends[found[0] - 1]
 
     def _grant(self, workload: Workload) -> Grant | None:
         replicas = needed_replicas(workload.replicas)
         answer = next(iter(self._trial.admission.grants(workload, replicas)), None)
         return answer if isinstance(answer, Grant) else None
 
-    def _grant_after(self, workload: Workload, releases: Sequence[Release]) -> Grant | None:
+    def _grant_at(self, workload: Workload, at: int) -> Grant | None:
+        """Return the quota it has once everything that is over by then has given its own back."""
         with self._trial.undone():
-            self._give_back(releases)
+            self._trial.give_back_until(at)
             return self._grant(workload)
 
-    def _give_back(self, releases: Sequence[Release]) -> None:
-        for each in releases:
-            self._trial.admission.give_back(each.queue, each.usage, each.local_queue)
-
-    def _quota_left(
-        self, workload: Workload, releases: Sequence[Release], starts_at: int
-    ) -> dict[FlavorResource, int]:
+    def _quota_left(self, workload: Workload, starts_at: int) -> dict[FlavorResource, int]:
         """Return what its queue has left when the workload has started."""
         tree = self._trial.admission.tree
         if tree.get_spec(workload.queue).covers_everything:
             return {}
         with self._trial.undone():
-            self._give_back([each for each in releases if each.ends_at <= starts_at])
+            self._trial.give_back_until(starts_at)
             grant = self._grant(workload)
             if grant is None:
                 return {}
@@ -112,55 +105,84 @@ class HeadKeeper:
     # Nodes.
 
     def _first_node(
-        self, workload: Workload, releases: Sequence[Release], quota_at: int
+        self, workload: Workload, quota_at: int
     ) -> tuple[int, list[tuple[int, int]]] | None:
         """Return the earliest (time, node) that takes one replica, checked exactly."""
         trial = self._trial
         rows: list[tuple[int, int, int]] = []
+        grant = self._any_grant(workload)
         for index, bench in enumerate(trial.benches):
             if trial.may_use(workload, bench.fleet):
                 row = bench.row(workload)
-                allowed = trial.allowed_nodes(workload, index, self._any_grant(workload, releases))
-                ends = [each for each in releases if each.bench_index == index]
+                allowed = trial.allowed_nodes(workload, index, grant)
                 rows += [
                     (max(at, quota_at), index, node)
-                    for at, node in list_earliest(row, allowed, ends, trial.now)
+                    for at, node in list_earliest(row, allowed, trial.list_rows(index), trial.now)
                 ]
-        for at, index, node in sorted(rows)[:MAX_NODES]:
+        candidates = sorted(rows)[:MAX_NODES]
+        there = self._list_releases_on({(index, node) for _, index, node in candidates})
+        for at, index, node in candidates:
             row = trial.benches[index].row(workload)
             with trial.undone():
-                for each in releases:
-                    if each.bench_index == index and each.ends_at <= at:
+                for each in there[index, node]:
+                    if each.ends_at <= at:
                         for take in each.takes:
                             if take.node == node:
                                 trial.benches[index].fleet.release(take)
                 row.refresh()
-                if row.ranks[node] != NOT_FIT:
-                    return at, [(index, node)]
+                fits = bool(row.fits[node])
+            if fits:
+                return at, [(index, node)]
         return None
 
-    def _any_grant(self, workload: Workload, releases: Sequence[Release]) -> Grant | None:
+    def _list_releases_on(
+        self, places: set[tuple[int, int]]
+    ) -> dict[tuple[int, int], list[Release]]:
+        found: dict[tuple[int, int], list[Release]] = {place: [] for place in places}
+        for each in self._trial.list_releases():
+            for node in {take.node for take in each.takes}:
+                if (each.bench_index, node) in found:
+                    found[each.bench_index, node].append(each)
+        return found
+
+    def _any_grant(self, workload: Workload) -> Grant | None:
         """Return the flavors it would get once it has quota; their nodes are where it may go."""
-        return self._grant(workload) or self._grant_after(workload, releases)
+        return self._grant(workload) or self._grant_at(workload, NEVER)
 
     def _first_gang(
-        self, workload: Workload, releases: Sequence[Release], quota_at: int
+        self, workload: Workload, quota_at: int
     ) -> tuple[int, list[tuple[int, int]]] | None:
+        """Return the earliest time at which the whole gang has a place, and the nodes of that."""
         trial = self._trial
-        ends = releases[:MAX_GANG_ENDS]
-        found = find_first(ends, lambda some: self._place_after(workload, some, releases, quota_at))
+        releases = trial.list_releases()
+        earliest = self._earliest_room(workload)
+        if earliest is None:
+            return None
+        before = sum(1 for each in releases if each.ends_at <= earliest)
+        ends = releases[: before + MAX_GANG_ENDS]
+        found = find_first(ends, lambda some: self._place_after(workload, some, quota_at), before)
         if found is None:
             return None
         count, place = found
-        at = max(trial.now, quota_at, ends[count - 1].ends_at)
+        at = max(trial.now, quota_at, ends[count - 1].ends_at if count else trial.now)
         return at, [(place.bench_index, take.node) for take in place.spots.takes]
 
+    def _earliest_room(self, workload: Workload) -> int | None:
+        """Return a time before which no cluster has room for enough replicas."""
+        trial = self._trial
+        grant = self._any_grant(workload)
+        times = []
+        for index, bench in enumerate(trial.benches):
+            if trial.may_use(workload, bench.fleet):
+                allowed = trial.allowed_nodes(workload, index, grant)
+                rows = trial.list_rows(index)
+                at = earliest_capacity(workload, bench.row(workload), allowed, rows, trial.now)
+                if at is not None:
+                    times.append(at)
+        return min(times, default=None)
+
     def _place_after(
-        self,
-        workload: Workload,
-        some: Sequence[Release],
-        releases: Sequence[Release],
-        quota_at: int,
+        self, workload: Workload, some: Sequence[Release], quota_at: int
     ) -> Found | None:
         """Return where the workload would go after these ends, with the quota it has then."""
         trial = self._trial
@@ -169,54 +191,93 @@ class HeadKeeper:
                 for take in each.takes:
                     trial.benches[each.bench_index].fleet.release(take)
             last = max(quota_at, some[-1].ends_at if some else quota_at)
-            self._give_back([each for each in releases if each.ends_at <= last])
+            trial.give_back_until(last)
             return probe_place(trial, workload)
 
 
-def list_earliest(
-    row: Row, allowed: Bools | None, releases: Sequence[Release], now: int
-) -> list[tuple[int, int]]:
+def list_earliest(row: Row, allowed: Bools | None, rows: _Ints, now: int) -> list[tuple[int, int]]:
     """Return (time, node) at which nodes have enough of everything for one replica, earliest first.
 
     Args:
         row: The class against the fleet.
         allowed: Nodes that may be used at all, None for every node.
-        releases: Ends of work in this fleet, earliest first.
+        rows: Releases on this fleet as `Trial.list_rows` gives them.
         now: No time is earlier than this.
     """
-    need, fleet, resources = row.need, row.fleet, row.need.resources
-    freed = [
-        (take.node, max(each.ends_at, now), _milli(take), *take[3:6])
-        for each in releases
-        for take in each.takes
-    ]
-    if not freed:
+    if not len(rows):
         return []
-    columns: _Ints = np.array(freed, dtype=np.int64)
-    order = np.lexsort((columns[:, 1], columns[:, 0]))
-    columns = columns[order]
-    nodes, ends = columns[:, 0], columns[:, 1]
-    starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])
-    sums = columns[:, 2:].cumsum(axis=0)
-    sizes = np.diff(np.r_[starts, len(nodes)])
-    sums -= np.repeat(sums[starts] - columns[starts, 2:], sizes, axis=0)
-    milli = resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0
-    idle = fleet.gpu_free_milli.sum(axis=0, dtype=np.int64)[nodes]
-    enough = (idle + sums[:, 0] >= milli) & (
-        fleet.cpu_free[nodes] + sums[:, 1] >= resources.cpu_milli
-    )
-    enough &= fleet.memory_free[nodes] + sums[:, 2] >= resources.memory_mib
-    enough &= fleet.ephemeral_free[nodes] + sums[:, 3] >= resources.ephemeral_mib
-    never = np.iinfo(np.int64).max
-    first = np.minimum.reduceat(np.where(enough, ends, never), starts)
+    room = _Room(row, rows, now)
+    enough = room.capacity >= 1
+    first = np.minimum.reduceat(np.where(enough, room.ends, NEVER), room.starts)
     found = [
         (int(at), int(node))
-        for at, node in zip(first, nodes[starts], strict=True)
-        if at != never and row.suits(int(node)) and (allowed is None or allowed[node])
+        for at, node in zip(first.tolist(), room.nodes[room.starts].tolist(), strict=True)
+        if at != NEVER and row.suits(node) and (allowed is None or allowed[node])
     ]
     found.sort()
     return found[:MAX_NODES]
 
 
-def _milli(take: Take) -> int:
-    return take.gpu_mask.bit_count() * take.gpu_milli
+def earliest_capacity(
+    workload: Workload, row: Row, allowed: Bools | None, rows: _Ints, now: int
+) -> int | None:
+    """Return a time before which the nodes together cannot hold the needed replicas, or None.
+
+    Never too late: links, shares and the network may ask for more.
+    """
+    needed = needed_replicas(workload.replicas)
+    spreading = workload.placement.spreading
+    most = 1 if spreading is Spreading.SPREAD else needed
+    base = np.minimum(compute_capacity(row, allowed), most)
+    if int(base.sum()) >= needed and (spreading is not Spreading.SAME_NODE or base.max() >= needed):
+        return now
+    if not len(rows):
+        return None
+    room = _Room(row, rows, now)
+    usable = np.fromiter(map(row.suits, room.nodes.tolist()), np.bool_, len(room.nodes))
+    if allowed is not None:
+        usable &= allowed[room.nodes]
+    capacity = np.where(usable, np.minimum(room.capacity, most), 0)
+    if spreading is Spreading.SAME_NODE:
+        ends = room.ends[capacity >= needed]
+        return int(ends.min()) if len(ends) else None
+    before = np.empty_like(capacity)
+    before[1:] = capacity[:-1]
+    before[room.starts] = base[room.nodes[room.starts]]
+    gains = np.maximum(0, capacity - before)
+    order = np.argsort(room.ends, kind="stable")
+    total = int(base.sum()) + gains[order].cumsum()
+    reached = int(np.searchsorted(total, needed))
+    return int(room.ends[order][reached]) if reached < len(total) else None
+
+
+class _Room:
+    """How many replicas nodes could hold after each end of work there.
+
+    Attributes:
+        nodes: The node of each release, shape (release,). `ends`: when it is, never before now.
+        starts: The place of each node's first release.
+        capacity: Replicas that fit once this and what ended there before has been given back.
+    """
+
+    def __init__(self, row: Row, rows: _Ints, now: int) -> None:
+        need, fleet, resources = row.need, row.fleet, row.need.resources
+        self.nodes, self.ends = rows[:, 0], np.maximum(rows[:, 1], now)
+        self.starts = np.flatnonzero(np.r_[True, self.nodes[1:] != self.nodes[:-1]])
+        sums = rows[:, 2:].cumsum(axis=0)
+        sizes = np.diff(np.r_[self.starts, len(rows)])
+        sums -= np.repeat(sums[self.starts] - rows[self.starts, 2:], sizes, axis=0)
+        milli = resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0
+        idle = fleet.gpu_free_milli.sum(axis=0, dtype=np.int64)
+        self.capacity: _Ints = np.full(len(rows), 1 << 30, dtype=np.int64)
+        for place, (free, wanted) in enumerate(
+            (
+                (idle, milli),
+                (fleet.cpu_free, resources.cpu_milli),
+                (fleet.memory_free, resources.memory_mib),
+                (fleet.ephemeral_free, resources.ephemeral_mib),
+            )
+        ):
+            if wanted:
+                left = (free[self.nodes] + sums[:, place]) // wanted
+                self.capacity = np.minimum(self.capacity, left)

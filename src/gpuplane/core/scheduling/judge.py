@@ -28,7 +28,7 @@ from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.repartition import Recut, RepartitionSearch
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
-from gpuplane.core.scheduling.waiting import Blocked, Explainer
+from gpuplane.core.scheduling.waiting import Blocked, Explainer, Said
 from gpuplane.core.scheduling.workload import Workload
 
 
@@ -116,23 +116,16 @@ class Judge:
         """Return the verdicts of all who were considered, in the order of their turns."""
         explainer = Explainer(self._trial)
         stopped = {name for name, state in self._queues.items() if state.is_stopped}
+        alike: dict[Hashable, Said] = {}
         verdicts: list[Verdict] = []
         for position, outcome in enumerate(self._outcomes):
             if type(outcome) is Entry:
-                waiting = outcome.waiting
                 is_behind = bool(stopped) and outcome.workload.queue in stopped
-                reason, counts = explainer.explain_alike(outcome, is_behind=is_behind)
-                if (
-                    waiting is None
-                    or waiting.position != position
-                    or waiting.reason is not reason
-                    or waiting.counts is not counts
-                ):
-                    workload = outcome.workload
-                    waiting = outcome.waiting = Waiting(
-                        workload.job_id, workload.version, reason, counts, position
-                    )
-                verdicts.append(waiting)
+                key = outcome.workload.queue if is_behind else outcome.rank
+                said = alike.get(key)
+                if said is None:
+                    said = alike[key] = explainer.explain_alike(outcome, is_behind=is_behind)
+                verdicts.append(_repeat(outcome, said, position))
             elif type(outcome) is Blocked:
                 verdicts.append(self._explain(explainer, outcome))
             elif isinstance(outcome, Placed):
@@ -244,6 +237,23 @@ class Judge:
                 workload, fleet, found.spots, self._trial.policy.placement.value, notes
             ),
         )
+
+
+def _repeat(entry: Entry, said: Said, position: int) -> Waiting:
+    """Return the verdict of an entry that waits, the one it had before where nothing changed."""
+    waiting = entry.waiting
+    reason, counts = said
+    if (
+        waiting is None
+        or waiting.position != position
+        or waiting.reason is not reason
+        or waiting.counts is not counts
+    ):
+        workload = entry.workload
+        waiting = entry.waiting = Waiting(
+            workload.job_id, workload.version, reason, counts, position
+        )
+    return waiting
 
 
 def _is_final(refusal: QuotaRefusal | None) -> bool:

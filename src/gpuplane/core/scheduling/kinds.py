@@ -9,13 +9,22 @@ from collections.abc import Hashable
 from gpuplane.core.scheduling.reservations import may_be_stopped
 from gpuplane.core.scheduling.workload import Workload
 
+Owners = frozenset[tuple[str, str]]
+"""Tenants and projects with reservations that have not begun."""
 
-def kind_of(workload: Workload) -> Hashable | None:
+
+def kind_of(workload: Workload, owners: Owners) -> Hashable | None:
     """Return what two workloads of a queue must share to find the same place, None if nothing."""
     placement = workload.placement
     if placement.co_locate_with or placement.separate_from:
         return None
+    owner = None
+    if owners:
+        # What is kept clear for a reservation is not kept from its owner, nor from what may stop.
+        project = (workload.tenant, workload.project)
+        owner = (may_be_stopped(workload), project if project in owners else None)
     return (
+        owner,
         workload.class_key,
         workload.local_queue,
         workload.replicas,
@@ -25,10 +34,6 @@ def kind_of(workload: Workload) -> Hashable | None:
         workload.estimated_duration_s,
         workload.max_duration_s,
         workload.learned,
-        # What reservations that have not begun look at.
-        may_be_stopped(workload),
-        workload.tenant,
-        workload.project,
     )
 
 

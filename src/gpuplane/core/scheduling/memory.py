@@ -4,11 +4,15 @@ Owns nothing that a decision depends on: with a memory, with another one or with
 arguments give equal bytes. Losing it is no harm. Not for two cycles at once.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.answers import AnswerMemory
 from gpuplane.core.scheduling.decisions import WordCount
+from gpuplane.core.scheduling.fragmentation import TypicalMix, cut_typical_mix
+from gpuplane.core.scheduling.holdings import Holdings
+from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.scheduling.pools import PendingPool
 
 MAX_KINDS = 200_000
@@ -25,8 +29,20 @@ class Memory:
     def __init__(self) -> None:
         """Remember nothing yet."""
         self.pool = PendingPool()
+        self.holdings = Holdings()
         self.answers = AnswerMemory()
         self.said: dict[Hashable, tuple[Reason, tuple[WordCount, ...]]] = {}
+
+    def compute_mix(self, policy: Policy) -> TypicalMix:
+        """Return the typical mix of everything that is pending or runs."""
+        counted = Counter(self.pool.class_counts)
+        counted.update(self.holdings.class_counts)
+        return cut_typical_mix(
+            counted,
+            {**self.holdings.members, **self.pool.members},
+            share=policy.typical_share,
+            max_classes=policy.max_typical,
+        )
 
     def forget(self) -> None:
         """Drop everything."""

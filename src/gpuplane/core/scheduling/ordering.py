@@ -15,7 +15,7 @@ from gpuplane.core.quota.ordering import FairOrder, Head
 from gpuplane.core.quota.specs import AdmissionMode, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.scheduling.decisions import Waiting
-from gpuplane.core.scheduling.kinds import kind_of, rank_of
+from gpuplane.core.scheduling.kinds import Owners, kind_of, rank_of
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
@@ -25,6 +25,8 @@ BOOST_UNIT = 1000
 
 Key = tuple[int, int, str]
 """Less of the effective priority, instant of queueing, id: smaller goes first."""
+
+NO_OWNERS: Owners = frozenset()
 
 _BY_VALUE = sorted(PRIORITY_VALUES.values())
 
@@ -51,7 +53,9 @@ class Entry:
     waiting: Waiting | None = None
 
 
-def compute_entry(workload: Workload, boosts: Boosts, now: int) -> Entry:
+def compute_entry(
+    workload: Workload, boosts: Boosts, now: int, owners: Owners = NO_OWNERS
+) -> Entry:
     """Return the workload with its effective priority.
 
     A boost lifts at most to the value of the next class, and never to CRITICAL: then age decides
@@ -68,7 +72,7 @@ def compute_entry(workload: Workload, boosts: Boosts, now: int) -> Entry:
         effective += max(gap * percent // 100, round(gap * part))
         due = min(starved_due, deadline_due)
     key = (-effective, workload.queued_at, str(workload.job_id))
-    kind = kind_of(workload)
+    kind = kind_of(workload, owners)
     return Entry(workload, effective, key, due, kind, rank_of(workload, kind))
 
 
@@ -149,6 +153,20 @@ Changes = Callable[[], int]
 """A number that grows whenever usage has changed for good."""
 
 
+class _Line:
+    """One queue as it moves up: its head, and the borrowing levels of kinds since a change."""
+
+    __slots__ = ("asked_at", "end", "entries", "has_cohort", "levels", "place")
+
+    def __init__(self, entries: Sequence[Entry], *, has_cohort: bool) -> None:
+        self.entries = entries
+        self.has_cohort = has_cohort
+        self.place = 0
+        self.end = len(entries)
+        self.asked_at = -1
+        self.levels: dict[Hashable, int] = {}
+
+
 class Turns:
     """Hands out the entries of all queues, best head first, one at a time.
 
@@ -179,38 +197,44 @@ class Turns:
         return self._iterate_classically()
 
     def _iterate_classically(self) -> Iterator[Entry]:
-        has_cohort = {name: self._tree.queue_node(name).parent is not None for name in self._queues}
-        request, changes = self._request, self._changes
-        places = dict.fromkeys(self._queues, 0)
-        asked = dict.fromkeys(self._queues, changes())
-        heap: list[tuple[int, Key, str]] = []
-        for name, entries in self._queues.items():
-            level = request(entries[0])[1] if has_cohort[name] else 0
-            heap.append((level, entries[0].key, name))
+        lines = [
+            _Line(entries, has_cohort=self._tree.queue_node(name).parent is not None)
+            for name, entries in self._queues.items()
+        ]
+        changes = self._changes
+        # Keys hold the job's id: no two are equal, and lines are never compared.
+        heap = [(self._level(line, changes()), line.entries[0].key, line) for line in lines]
         heapq.heapify(heap)
         while heap:
-            level, key, name = heap[0]
-            entries, place = self._queues[name], places[name]
-            now = changes()
-            if asked[name] != now and has_cohort[name]:
+            level, key, line = heap[0]
+            if line.has_cohort and line.asked_at != changes():
                 # What was placed since may have used up the quota that this head counted on.
-                asked[name] = now
-                fresh = request(entries[place])[1]
+                fresh = self._level(line, changes())
                 if fresh != level:
-                    heapq.heapreplace(heap, (fresh, key, name))
+                    heapq.heapreplace(heap, (fresh, key, line))
                     continue
-            yield entries[place]
-            place += 1
-            if place == len(entries):
+            yield line.entries[line.place]
+            line.place += 1
+            if line.place == line.end:
                 heapq.heappop(heap)
                 continue
-            places[name] = place
-            head = entries[place]
-            level = 0
-            if has_cohort[name]:
-                asked[name] = changes()
-                level = request(head)[1]
-            heapq.heapreplace(heap, (level, head.key, name))
+            head = line.entries[line.place]
+            heapq.heapreplace(heap, (self._level(line, changes()), head.key, line))
+
+    def _level(self, line: "_Line", changes: int) -> int:
+        """Return from how far up the quota of a line's head would come."""
+        if not line.has_cohort:
+            return 0
+        if line.asked_at != changes:
+            line.asked_at = changes
+            line.levels.clear()
+        entry = line.entries[line.place]
+        level = line.levels.get(entry.kind)
+        if level is None:
+            level = self._request(entry)[1]
+            if entry.kind is not None:
+                line.levels[entry.kind] = level
+        return level
 
     def _iterate_fairly(self) -> Iterator[Entry]:
         order = FairOrder(self._tree)

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.scheduling.gates import GateGroup, gate_group, has_own_gate
-from gpuplane.core.scheduling.kinds import rank_of
-from gpuplane.core.scheduling.ordering import Entry, Key, compute_entry
+from gpuplane.core.scheduling.kinds import Owners, rank_of
+from gpuplane.core.scheduling.ordering import NO_OWNERS, Entry, Key, compute_entry
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.workload import Workload
 
@@ -36,6 +36,7 @@ class PendingPool:
     def _empty(self) -> None:
         """Hold nothing again; numbers of kinds stay, because answers are kept by them."""
         self._boosts: Boosts | None = None
+        self._owners: Owners = NO_OWNERS
         self._now = 0
         self._listed: tuple[Workload, ...] = ()
         self._entries: dict[int, Entry] = {}
@@ -47,20 +48,29 @@ class PendingPool:
         """Some workload of each group that the same gates open and close."""
         self.alone: dict[int, Entry] = {}
         """Entries with gates of their own."""
+        self.promised: dict[int, Entry] = {}
+        """Entries for whom others were stopped."""
         self.class_counts: dict[str, int] = {}
         """Replicas asked for, by class."""
         self.members: dict[str, Workload] = {}
         """Some workload of each class that was ever seen here."""
 
-    def advance(self, pending: tuple[Workload, ...], boosts: Boosts, now: int) -> None:
+    def advance(
+        self,
+        pending: tuple[Workload, ...],
+        boosts: Boosts,
+        now: int,
+        owners: Owners = NO_OWNERS,
+    ) -> None:
         """Make the entries those of this instant.
 
         Raises:
             ValueError: If a workload is given twice.
         """
-        if boosts != self._boosts or now < self._now:
+        if boosts != self._boosts or now < self._now or owners != self._owners:
             self._empty()
             self._boosts = boosts
+            self._owners = owners
         self._now = now
         if pending is not self._listed:
             self._exchange(pending, boosts, now)
@@ -105,6 +115,7 @@ class PendingPool:
         for each in gone:
             workload = self._entries.pop(each).workload
             self.alone.pop(each, None)
+            self.promised.pop(each, None)
             self._job_ids.discard(workload.job_id.int)
             self._count(workload, -workload.replicas.count)
             touched.add(workload.queue)
@@ -132,7 +143,7 @@ class PendingPool:
             del self.class_counts[key]
 
     def _make(self, workload: Workload, boosts: Boosts, now: int) -> Entry:
-        entry = compute_entry(workload, boosts, now)
+        entry = compute_entry(workload, boosts, now, self._owners)
         if entry.kind is not None:
             entry.kind = self._intern(entry.kind)
         if entry.rank is not None:
@@ -150,6 +161,8 @@ class PendingPool:
             self.alone[id(workload)] = entry
         else:
             self.groups.setdefault(gate_group(workload), workload)
+        if workload.promised_until is not None:
+            self.promised[id(workload)] = entry
         queue = self._queues.setdefault(workload.queue, _Queue())
         queue.entries.append(entry)
         queue.is_sorted = False

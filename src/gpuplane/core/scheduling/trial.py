@@ -12,13 +12,13 @@ from types import TracebackType
 import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import Bools, Fleet, Take
+from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Take
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
-from gpuplane.core.scheduling.bench import Bench, expected_s, latest_end
-from gpuplane.core.scheduling.fragmentation import compute_typical_mix
+from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
+from gpuplane.core.scheduling.holdings import order_rows, release_key, rows_of
 from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
@@ -43,6 +43,7 @@ class Trial:
         heads: By queue, the blocked head that keeps its place.
         started: What was placed since the last `advance`, with where.
         changes: Grows whenever usage has changed for good, not on trial.
+        owners: Whose reservations are still to begin.
     """
 
     def __init__(
@@ -59,23 +60,21 @@ class Trial:
         self.changes = 0
         self.memory = Memory() if memory is None else memory
         self.memory.trim()
-        self.memory.pool.advance(snapshot.pending, policy.boosts, now)
+        self.owners = frozenset((each.tenant, each.project) for each in snapshot.reservations)
+        self.memory.pool.advance(snapshot.pending, policy.boosts, now, self.owners)
         fleets = tuple(sorted(snapshot.fleets, key=lambda fleet: str(fleet.cluster_id)))
-        mix = compute_typical_mix(
-            [*snapshot.pending, *(each.workload for each in snapshot.running)],
-            share=policy.typical_share,
-            max_classes=policy.max_typical,
-        )
-        self.benches = [Bench(fleet, policy, mix, now, seed) for fleet in fleets]
         self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets)
+        self._holdings = self.memory.holdings
+        self._holdings.advance(snapshot.running, fleets, policy)
+        mix = self.memory.compute_mix(policy)
+        self.benches = [open_bench(fleet, policy, mix, now, seed) for fleet in fleets]
         kept = self.memory.answers
         kept.rebase(snapshot.quotas.declared, snapshot.flavors, self.admission.models)
         self.answers = Answers(self.admission, kept)
         self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
         self.started: list[tuple[Workload, Found]] = []
-        self._releases: dict[JobId, Release] | None = None
-        self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
+        self._releases: tuple[int, list[Release]] | None = None
         if snapshot.reservations:
             self._keep_clear()
 
@@ -106,6 +105,7 @@ class Trial:
         self.admission.tree.rollback(self._quota_mark)
         for bench, mark in zip(self.benches, self._fleet_marks, strict=True):
             bench.fleet.rollback(mark)
+            bench.close()
 
     def _list_places(self) -> dict[JobId, list[tuple[int, int]]]:
         """Return (fleet, node) of every replica of running and started jobs, made at first use."""
@@ -131,45 +131,48 @@ class Trial:
 
     def list_running(self) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
         """Return running workloads with their fleet's place and what they took, by job id."""
-        if self._running is None:
-            places = {bench.fleet.cluster_id: i for i, bench in enumerate(self.benches)}
-            self._running = []
-            for running in sorted(self.snapshot.running, key=lambda r: r.workload.job_id.int):
-                index = places.get(running.cluster_id)
-                if index is not None:
-                    fleet = self.benches[index].fleet
-                    takes = tuple(
-                        fleet.take_of(each)
-                        for each in running.allocations
-                        if each.node_id in fleet.index
-                    )
-                    self._running.append((running, index, takes))
-        return self._running
+        return self._holdings.list_running()
 
     def list_releases(self) -> list[Release]:
-        """Return what running work gives back, earliest end first; what is late ends now."""
-        if self._releases is None:
-            self._releases = {}
-            for running, index, takes in self.list_running():
-                workload = running.workload
-                ends_at = running.expected_end
-                if ends_at is None:
-                    ends_at = running.started_at + expected_s(workload, self.policy) * MS_PER_S
-                self._releases[workload.job_id] = Release(
-                    ends_at,
-                    str(workload.job_id),
-                    index,
-                    takes,
-                    workload.queue,
-                    running.usage,
-                    self.admission.find_counted_door(workload.local_queue, workload.queue),
-                )
-            for workload, found in self.started:
-                self._releases[workload.job_id] = self.release_of(workload, found)
-        late = self.now
-        return sorted(
-            self._releases.values(), key=lambda each: (max(each.ends_at, late), each.name)
-        )
+        """Return what is expected to be given back, earliest end first; what is late ends now."""
+        if self._releases is None or self._releases[0] != self.changes:
+            found = self._holdings.list_releases()
+            if self.started:
+                found = sorted([*found, *self._list_started()], key=release_key)
+            self._releases = self.changes, found
+        return self._releases[1]
+
+    def list_rows(self, bench_index: int) -> Ints:
+        """Return the same on one fleet as rows of numbers, by node, then end."""
+        rows = self._holdings.list_rows(bench_index)
+        more = [
+            row
+            for release in self._list_started()
+            if release.bench_index == bench_index
+            for row in rows_of(release)
+        ]
+        if not more:
+            return rows
+        return order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+
+    def list_ends(self) -> list[int]:
+        """Return the instants at which something is expected to be given back, in order."""
+        return sorted({max(self.now, each.ends_at) for each in self.list_releases()})
+
+    def give_back_until(self, at: int) -> None:
+        """Give back the quota of everything that is expected to be over by an instant."""
+        admission = self.admission
+        for (queue, local_queue, is_counted), usage in self._holdings.list_usage_until(at):
+            door = local_queue
+            if not is_counted:
+                door = admission.find_counted_door(local_queue, queue)
+            admission.give_back(queue, usage, door)
+        for release in self._list_started():
+            if release.ends_at <= at:
+                admission.give_back(release.queue, release.usage, release.local_queue)
+
+    def _list_started(self) -> list[Release]:
+        return [self.release_of(workload, found) for workload, found in self.started]
 
     def note_started(self, workload: Workload, found: Found) -> None:
         """Remember what was started in this trial: others may want to be near it or follow it."""
@@ -177,22 +180,18 @@ class Trial:
         if self._places is not None:
             self._places[workload.job_id] = _places_of(found)
         self.started.append((workload, found))
-        if self._releases is not None:
-            self._releases[workload.job_id] = self.release_of(workload, found)
 
     def note_ended(self, job_id: JobId) -> None:
         """Forget a workload that is over; what it held is given back by the caller."""
+        self.changes += 1
+        self._keep_started()
         self._list_places().pop(job_id, None)
-        self.list_releases()
-        if self._releases is not None:
-            self._releases.pop(job_id, None)
+        self._holdings.end(job_id)
 
     def advance(self, now: int) -> None:
         """Go on to a later instant: nothing is kept for anyone yet."""
         self.changes += 1
-        if self.started:
-            self._list_places()
-            self.list_releases()
+        self._keep_started()
         self.now = now
         self.heads.clear()
         self.started.clear()
@@ -200,6 +199,14 @@ class Trial:
             bench.now = now
             bench.held_until[:] = 0
             bench.is_holding = False
+
+    def _keep_started(self) -> None:
+        """Count what was started since the last advance as running."""
+        if self.started:
+            self._list_places()
+            for workload, found in self.started:
+                self._holdings.add(workload, self.release_of(workload, found))
+            self.started.clear()
 
     def release_of(self, workload: Workload, found: Found) -> Release:
         """Return what work that starts now gives back, and when that is expected."""
@@ -211,6 +218,7 @@ class Trial:
             workload.queue,
             found.grant.usage,
             workload.local_queue,
+            is_counted=True,
         )
 
     def could_ever_fit(self, workload: Workload) -> bool:

@@ -1,0 +1,295 @@
+"""What running work holds and when it is expected to give it back, kept from cycle to cycle.
+
+Owns the releases in their order, and the same as columns and as sums by queue, so that a look
+into the future costs a few array operations. Never decides when anything ends.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplane.core.amounts import MS_PER_S
+from gpuplane.core.fleet.columns import Fleet, Take
+from gpuplane.core.ids import JobId
+from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.scheduling.admission import Usage
+from gpuplane.core.scheduling.backfill import Release
+from gpuplane.core.scheduling.bench import expected_s
+from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+
+Ints = NDArray[np.int64]
+
+COLUMNS = 6
+"""Of a release on a node: node, end, milli-GPU, CPU, memory, ephemeral storage."""
+
+Door = tuple[str, str | None, bool]
+"""Queue, LocalQueue, and whether the LocalQueue surely counts it."""
+
+
+@dataclass(slots=True)
+class _Held:
+    workload: Workload
+    release: Release
+    running: RunningWorkload | None = None
+    slots: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What a door's work gives back, by end: sorted ends and running sums of each resource."""
+
+    members: dict[int, Release] = field(default_factory=dict)
+    ends: list[int] = field(default_factory=list)
+    totals: dict[FlavorResource, list[int]] = field(default_factory=dict)
+    is_current: bool = False
+
+    def settle(self) -> None:
+        if self.is_current:
+            return
+        ordered = sorted(self.members.values(), key=lambda each: each.ends_at)
+        self.ends = [each.ends_at for each in ordered]
+        pairs = sorted({pair for each in ordered for pair in each.usage})
+        self.totals = {pair: [] for pair in pairs}
+        for pair, sums in self.totals.items():
+            total = 0
+            for each in ordered:
+                total += each.usage.get(pair, 0)
+                sums.append(total)
+        self.is_current = True
+
+    def usage_until(self, at: int) -> Usage:
+        self.settle()
+        count = bisect.bisect_right(self.ends, at)
+        if not count:
+            return {}
+        return {pair: sums[count - 1] for pair, sums in self.totals.items() if sums[count - 1]}
+
+
+class _Columns:
+    """The releases on one fleet's nodes as rows of numbers, in slots that are used again."""
+
+    def __init__(self) -> None:
+        self._rows: Ints = np.zeros((64, COLUMNS), dtype=np.int64)
+        self._rows[:, 0] = -1
+        self._free = list(range(63, -1, -1))
+        self._ordered: Ints | None = None
+
+    def add(self, release: Release) -> tuple[int, ...]:
+        slots = []
+        for row in rows_of(release):
+            if not self._free:
+                size = len(self._rows)
+                more: Ints = np.full((size, COLUMNS), -1, dtype=np.int64)
+                self._rows = np.concatenate((self._rows, more))
+                self._free = list(range(2 * size - 1, size - 1, -1))
+            slot = self._free.pop()
+            self._rows[slot] = row
+            slots.append(slot)
+        self._ordered = None
+        return tuple(slots)
+
+    def remove(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._rows[slot, 0] = -1
+            self._free.append(slot)
+        self._ordered = None
+
+    def list_ordered(self) -> Ints:
+        """Return the rows by node, then end; shape (release, column)."""
+        if self._ordered is None:
+            rows = self._rows[self._rows[:, 0] >= 0]
+            self._ordered = order_rows(rows)
+        return self._ordered
+
+
+class Holdings:
+    """Running work by what it holds; advanced by what started and ended.
+
+    A running workload is known again by being the very same object.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._basis: tuple[tuple[Fleet, ...], int] | None = None
+        self._empty()
+
+    def _empty(self) -> None:
+        self._listed: tuple[RunningWorkload, ...] = ()
+        self._held: dict[int, _Held] = {}
+        self._added = 0
+        self._by_job: dict[JobId, int] = {}
+        self._sums: dict[Door, _Sums] = {}
+        self._columns: dict[int, _Columns] = {}
+        self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
+        self._releases: list[Release] | None = None
+        self.class_counts: dict[str, int] = {}
+        self.members: dict[str, Workload] = {}
+
+    def advance(
+        self, running: tuple[RunningWorkload, ...], fleets: tuple[Fleet, ...], policy: Policy
+    ) -> None:
+        """Hold what runs now.
+
+        Args:
+            running: Everything that holds resources.
+            fleets: Where; the same objects as before, or everything is learnt anew.
+            policy: Says how long work is taken to last of which nothing is known.
+        """
+        basis = (fleets, policy.default_duration_s)
+        known = self._basis
+        if (
+            known is None
+            or known[1] != basis[1]
+            or len(known[0]) != len(fleets)
+            or any(old is not new for old, new in zip(known[0], fleets, strict=True))
+        ):
+            self._empty()
+        self._basis = basis
+        if running is self._listed:
+            return
+        present = set(map(id, running))
+        for key in self._held.keys() - present:
+            self._remove(key)
+        if len(self._held) != len(present):
+            places = {fleet.cluster_id: index for index, fleet in enumerate(fleets)}
+            for each in running:
+                if id(each) not in self._held:
+                    self._add_running(each, places.get(each.cluster_id), fleets, policy)
+        self._listed = running
+
+    def add(self, workload: Workload, release: Release) -> None:
+        """Hold what was started since."""
+        self._added += 1
+        self._insert(-self._added, _Held(workload, release))
+
+    def end(self, job_id: JobId) -> None:
+        """Hold no longer what a job held."""
+        key = self._by_job.get(job_id)
+        if key is not None:
+            self._remove(key)
+
+    def list_running(self) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
+        """Return running workloads with their fleet's place and what they took, by job id."""
+        if self._running is None:
+            found = [
+                (held.running, held.release.bench_index, held.release.takes)
+                for held in self._held.values()
+                if held.running is not None and held.release.bench_index >= 0
+            ]
+            found.sort(key=lambda each: each[0].workload.job_id.int)
+            self._running = found
+        return self._running
+
+    def list_releases(self) -> list[Release]:
+        """Return what is given back, earliest end first."""
+        if self._releases is None:
+            found = [held.release for held in self._held.values() if held.release.bench_index >= 0]
+            found.sort(key=release_key)
+            self._releases = found
+        return self._releases
+
+    def list_rows(self, bench_index: int) -> Ints:
+        """Return the releases on one fleet by node, then end; shape (release, column)."""
+        columns = self._columns.get(bench_index)
+        return np.zeros((0, COLUMNS), dtype=np.int64) if columns is None else columns.list_ordered()
+
+    def list_usage_until(self, at: int) -> Iterator[tuple[Door, Usage]]:
+        """Yield what the work of each door gives back by an instant."""
+        for door, sums in self._sums.items():
+            usage = sums.usage_until(at)
+            if usage:
+                yield door, usage
+
+    def _add_running(
+        self,
+        running: RunningWorkload,
+        index: int | None,
+        fleets: tuple[Fleet, ...],
+        policy: Policy,
+    ) -> None:
+        workload = running.workload
+        takes: tuple[Take, ...] = ()
+        if index is not None:
+            fleet = fleets[index]
+            takes = tuple(
+                fleet.take_of(each) for each in running.allocations if each.node_id in fleet.index
+            )
+        ends_at = running.expected_end
+        if ends_at is None:
+            ends_at = running.started_at + expected_s(workload, policy) * MS_PER_S
+        release = Release(
+            ends_at,
+            str(workload.job_id),
+            -1 if index is None else index,
+            takes,
+            workload.queue,
+            running.usage,
+            workload.local_queue,
+        )
+        self._insert(id(running), _Held(workload, release, running))
+
+    def _insert(self, key: int, held: _Held) -> None:
+        release = held.release
+        self._held[key] = held
+        self._by_job[held.workload.job_id] = key
+        if release.bench_index >= 0:
+            columns = self._columns.setdefault(release.bench_index, _Columns())
+            held.slots = columns.add(release)
+            sums = self._sums.setdefault(_door_of(release), _Sums())
+            sums.members[id(release)] = release
+            sums.is_current = False
+        self._count(held.workload, held.workload.replicas.count)
+        self._running = self._releases = None
+
+    def _remove(self, key: int) -> None:
+        held = self._held.pop(key)
+        release = held.release
+        job_id = held.workload.job_id
+        if self._by_job.get(job_id) == key:
+            del self._by_job[job_id]
+        if release.bench_index >= 0:
+            self._columns[release.bench_index].remove(held.slots)
+            door = _door_of(release)
+            sums = self._sums[door]
+            del sums.members[id(release)]
+            sums.is_current = False
+            if not sums.members:
+                del self._sums[door]
+        self._count(held.workload, -held.workload.replicas.count)
+        self._running = self._releases = None
+
+    def _count(self, workload: Workload, change: int) -> None:
+        key = workload.class_key
+        count = self.class_counts.get(key, 0) + change
+        if count:
+            self.class_counts[key] = count
+            self.members[key] = workload
+        else:
+            self.class_counts.pop(key, None)
+            self.members.pop(key, None)
+
+
+def release_key(release: Release) -> tuple[int, str]:
+    """Return the order of releases: what is expected earlier first, then by name."""
+    return release.ends_at, release.name
+
+
+def rows_of(release: Release) -> list[tuple[int, ...]]:
+    """Return a release as rows of numbers, one a replica."""
+    return [
+        (take.node, release.ends_at, take.gpu_mask.bit_count() * take.gpu_milli, *take[3:6])
+        for take in release.takes
+    ]
+
+
+def order_rows(rows: Ints) -> Ints:
+    """Return rows by node, then end."""
+    return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))])
+
+
+def _door_of(release: Release) -> Door:
+    return release.queue, release.local_queue, release.is_counted

@@ -40,6 +40,8 @@ class Load:
         self.acknowledged: dict[str, str] = {}
         self.ends: dict[str, frozenset[str]] = {}
         self.local: set[str] = set()
+        self.valid_tokens: dict[str, str] = {}
+        self.revoked_tokens: dict[str, str] = {}
         self.open: dict[str, Script] = {}
         self.rounds = 0
         self.remembered: dict[str, Any] = {}
@@ -90,7 +92,15 @@ class Load:
                 found.append(f"{name} ended {by_id[job_id]['status']} {said}")
         by_name = Counter(job["name"] for job in jobs if job.get("array_id") is None)
         found += [f"{name} exists {n} times" for name, n in by_name.items() if n != 1]
-        return found + self._start_faults(jobs)
+        return found + self._start_faults(jobs) + await self._token_faults(plane)
+
+    async def _token_faults(self, plane: Plane) -> list[str]:
+        found = []
+        for name, token in self.valid_tokens.items():
+            if await plane.knows(token) == (name in self.revoked_tokens):
+                word = "revoked" if name in self.revoked_tokens else "valid"
+                found.append(f"the {word} token of {name} is taken for the other")
+        return found
 
     def _start_faults(self, jobs: Sequence[dict[str, Any]]) -> list[str]:
         lines = self.starts.read_text().splitlines() if self.starts.exists() else []
@@ -282,11 +292,56 @@ async def a_reservation(client: Client) -> None:
     await client.do("DELETE", f"/capacity/reservations/{made['id']}", None, 409)
 
 
+async def a_drained_node(client: Client) -> None:
+    body = simulated(0.4, gpu_type="nvidia-v100-32gb", gpu_count=8, spec={"grace_s": 0})
+    job = await client.submit(body, "completed")
+    await client.until(job, "running")
+    nodes = "/clusters/demo/nodes"
+    for name in ("v100-01", "v100-02"):
+        await client.do("POST", f"{nodes}/{name}/drain", {"wait_s": 0})
+        await client.do("POST", f"{nodes}/{name}/uncordon")
+
+
+async def an_operators_day(client: Client) -> None:
+    await client.do("POST", "/clusters/demo/nodes/l4-01/cordon")
+    await client.do("POST", "/clusters/demo/nodes/l4-01/uncordon")
+    start = client.remembered("start", lambda: time.time() + 86_400)
+    window = {"start": stamp(start), "end": stamp(start + 60), "reason": "new cables"}
+    windows = "/clusters/demo/maintenance-windows"
+    made = await client.do("POST", windows, {"node": "l4-02", **window})
+    await client.do("DELETE", f"{windows}/{made['id']}", None, 404)
+    await client.do("POST", "/clusters/demo/freeze", {"reason": client.name})
+    await client.do("POST", "/clusters/demo/thaw")
+
+
+async def people_who_come_and_go(client: Client) -> None:
+    tenant = (await client.do("POST", "/tenants", {"name": client.name}))["id"]
+    await client.do("PATCH", f"/tenants/{tenant}", {"display_name": "They"}, 404)
+    project = (await client.do("POST", "/projects", {"name": "p", "tenant_id": tenant}))["id"]
+    place = {"tenant_id": tenant, "project_id": project}
+    for kind in ("stays", "goes"):
+        name = f"{client.name}-{kind}"
+        user = (await client.do("POST", "/users", {"name": name, **place}))["id"]
+        await client.do("PUT", "/memberships", {"user_id": user, "role": "member", **place}, 404)
+        made = await client.do("POST", "/tokens", {"name": "t", "user_id": user})
+        client.load.valid_tokens[name] = made["token"]
+        if kind == "stays":
+            continue
+        client.load.revoked_tokens[name] = made["token"]
+        await client.do("DELETE", f"/tokens/{made['id']}", None, 404)
+        await client.do("DELETE", f"/users/{user}", None, 404)
+    spare = await client.do("POST", "/projects", {"name": "spare", "tenant_id": tenant})
+    await client.do("DELETE", f"/projects/{spare['id']}", None, 404)
+    gone = await client.do("POST", "/tenants", {"name": f"{client.name}-gone"})
+    await client.do("DELETE", f"/tenants/{gone['id']}", None, 404)
+
+
 SCRIPTS: Sequence[Script] = (
     many_simulated, a_gang, many_local, a_local_array, a_job_that_fails_twice, a_cancelled_one,
     a_cancelled_local_one, one_cancelled_at_once, a_later_one_and_its_follower, a_suspended_one,
     a_preempted_one, higher_ones_that_take_devices, one_that_reports, one_tried_again_by_hand,
-    one_with_a_secret, a_webhook, a_reservation,
+    one_with_a_secret, a_webhook, a_reservation, a_drained_node, an_operators_day,
+    people_who_come_and_go,
 )  # fmt: skip
 
 

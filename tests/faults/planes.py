@@ -6,7 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,18 @@ class Died(Exception):
     """The control plane is no longer there."""
 
 
+@dataclass(frozen=True)
+class Template:
+    """A home that was started once, to be copied.
+
+    `copy_database` makes a copy of its database and returns the URL; empty for the SQLite file
+    that lies in the home and is copied with it.
+    """
+
+    home: Path
+    copy_database: Callable[[], str] = str
+
+
 class Plane:
     """One home folder and the process that serves it, if one does."""
 
@@ -33,10 +46,10 @@ class Plane:
         self.client: httpx2.AsyncClient | None = None
 
     @classmethod
-    def copy_of(cls, template: Path, home: Path) -> Plane:
+    def copy_of(cls, template: Template, home: Path) -> Plane:
         """Return a plane on a copy of a home that was started once: keys and schema are there."""
-        shutil.copytree(template, home)
-        return cls(home)
+        shutil.copytree(template.home, home)
+        return cls(home, template.copy_database())
 
     async def start(self, **extra: str) -> None:
         """Start the process; returns when it answers, or when a failpoint ended it before."""
@@ -93,6 +106,12 @@ class Plane:
         except httpx2.TransportError as error:
             await wait_until_async(self.is_over, f"a plane that drops requests is dead: {error!r}")
             raise Died from error
+
+    async def knows(self, token: str) -> bool:
+        """Return whether a token is let in, whatever it may do."""
+        assert self.client is not None
+        headers = {"Authorization": f"Bearer {token}"}
+        return (await self.client.get("/jobs?limit=1", headers=headers)).status_code != 401
 
     async def wait_for_death(self, deadline_s: float = 30.0) -> int:
         """Return the exit status once the process has ended by itself."""

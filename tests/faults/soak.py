@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.faults.planes import Template
 from tests.faults.templates import make_template
 from tests.faults.walks import walk_at_random
 
@@ -26,7 +27,7 @@ async def soak(kills: int, seed: int) -> int:
     faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix="gpuplane-soak-") as name:
         folder = Path(name)
-        template = await make_template(folder / "template")
+        template = Template(await make_template(folder / "template"))
         while deaths < kills:
             home = folder / str(homes)
             home.mkdir()

@@ -16,14 +16,14 @@ EAGER = {
 }
 
 
-async def make_template(home: Path) -> Path:
+async def make_template(home: Path, database_url: str = "") -> Path:
     """Start a control plane once on a home of its own, and return the home to be copied."""
-    plane = Plane(home)
+    plane = Plane(home, database_url)
     await plane.start()
     answer = await plane.ask("POST", "/secrets", {"name": "first", "value": "makes the key"})
     assert answer.status_code == 201, answer.text
     await plane.stop()
-    database = Database(f"sqlite:///{home / 'gpuplane.db'}")
+    database = Database(database_url or f"sqlite:///{home / 'gpuplane.db'}")
     try:
         now = int(time.time() * 1000)
         await database.write(

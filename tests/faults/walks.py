@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.loads import Load
-from tests.faults.planes import Died, Plane
+from tests.faults.planes import Died, Plane, Template
 from tests.faults.proofs import faults_of
 
 ROUNDS = 3
@@ -26,7 +26,7 @@ class Walk:
     unreached: list[str] = field(default_factory=list)
 
 
-async def walk_failpoints(template: Path, folder: Path, names: Sequence[str]) -> Walk:
+async def walk_failpoints(template: Template, folder: Path, names: Sequence[str]) -> Walk:
     """Kill a home at each named point in turn, proving its rows after each death.
 
     The home is started again with the next point armed while it recovers from the last one.
@@ -39,14 +39,14 @@ async def walk_failpoints(template: Path, folder: Path, names: Sequence[str]) ->
                 walk.unreached.append(name)
                 await plane.kill()
             walk.deaths += 1
-            walk.faults += [f"after {name}: {fault}" for fault in faults_of(plane.home)]
+            walk.faults += [f"after {name}: {fault}" for fault in proved(plane)]
         await _settle(plane, load, walk)
     finally:
         await plane.kill()
     return walk
 
 
-async def walk_at_random(template: Path, folder: Path, seed: int, kills: int) -> Walk:
+async def walk_at_random(template: Template, folder: Path, seed: int, kills: int) -> Walk:
     """Kill a home so often at moments that a seed chooses, under load or while it recovers."""
     chance = random.Random(seed)
     plane, load, walk = Plane.copy_of(template, folder / "home"), Load(folder), Walk()
@@ -58,14 +58,14 @@ async def walk_at_random(template: Path, folder: Path, seed: int, kills: int) ->
             await plane.kill()
             await loading
             walk.deaths += 1
-            walk.faults += [f"after kill {number}: {fault}" for fault in faults_of(plane.home)]
+            walk.faults += [f"after kill {number}: {fault}" for fault in proved(plane)]
         await _settle(plane, load, walk)
     finally:
         await plane.kill()
     return walk
 
 
-async def trace_failpoints(template: Path, folder: Path) -> set[str]:
+async def trace_failpoints(template: Template, folder: Path) -> set[str]:
     """Return every failpoint that the load passes when nothing is killed."""
     plane, load, walk = Plane.copy_of(template, folder / "home"), Load(folder), Walk()
     trace = folder / "trace"
@@ -108,4 +108,9 @@ async def _settle(plane: Plane, load: Load, walk: Walk) -> None:
     await load.settle(plane)
     walk.faults += await load.faults(plane)
     await plane.stop()
-    walk.faults += [f"at the end: {fault}" for fault in faults_of(plane.home)]
+    walk.faults += [f"at the end: {fault}" for fault in proved(plane)]
+
+
+def proved(plane: Plane) -> list[str]:
+    """Return every broken promise of the rows that a dead plane left behind."""
+    return faults_of(plane.home, plane.database_url)

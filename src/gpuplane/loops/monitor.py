@@ -5,6 +5,7 @@ sent after the commit that remembers them; a crash between the two loses at most
 the wait that follows it ends the same way.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Looked, UptimeTargets, WaitTargets
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.nodes.errors import NodeChanged
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReservationState
 from gpuplane.kit.clock import Clock
@@ -108,10 +110,12 @@ class MonitorLoop:
 
     async def _drain(self, now: int) -> None:
         for node in await self._database.read(nodes.list_draining):
-            looked = await self._database.write(
-                "jobs.drain_node", partial(jobs.drain_node, node=node, now=now)
-            )
-            await self._signal(looked)
+            # Uncordoned or changed since it was read: the next turn sees what it is now.
+            with contextlib.suppress(NodeChanged):
+                looked = await self._database.write(
+                    "jobs.drain_node", partial(jobs.drain_node, node=node, now=now)
+                )
+                await self._signal(looked)
 
     async def _signal(self, looked: Looked) -> None:
         for attempt in looked.to_checkpoint:

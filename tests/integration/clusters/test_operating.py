@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,14 @@ async def test_maintenance_of_a_node_that_is_not_there_is_refused(world: World) 
     }
     refused = await world.ask("POST", "/clusters/sim/maintenance-windows", 422, json=asked)
     assert refused["field"] == "node"
+
+
+async def test_operators_who_mark_a_node_at_once_all_get_through(any_world: World) -> None:
+    found = await any_world.ask("GET", "/clusters/sim/nodes")
+    node = f"/api/v1/clusters/sim/nodes/{found['items'][0]['name']}"
+    verbs = [verb for _ in range(5) for verb in ("cordon", "drain", "uncordon")]
+    answers = await asyncio.gather(*(any_world.http.post(f"{node}/{verb}") for verb in verbs))
+    assert [answer.status_code for answer in answers] == [200] * len(verbs)
+    kinds = {"node.cordoned", "node.draining", "node.uncordoned"}
+    events = await any_world.ask("GET", "/events?subject_kind=node&limit=100")
+    assert len([each for each in events["items"] if each["kind"] in kinds]) == len(verbs)

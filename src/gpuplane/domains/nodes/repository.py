@@ -50,6 +50,16 @@ def find_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> N
     return _node(row, [_gpu(gpu) for gpu in gpus])
 
 
+def lock_node(session: WriteSession, node_id: NodeId) -> None:
+    """Let no other unit change a node before this one commits.
+
+    On SQLite there is one writer. On PostgreSQL what was read before the lock may be old by now:
+    read the node again.
+    """
+    if session.dialect == "postgresql":
+        session.rows(select(_nodes.c.id).where(_nodes.c.id == node_id).with_for_update())
+
+
 def insert_nodes(session: WriteSession, nodes: Sequence[Node]) -> None:
     """Store new nodes, without their GPUs."""
     session.execute(

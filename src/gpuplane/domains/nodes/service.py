@@ -117,7 +117,7 @@ def cordon(
     session: WriteSession, cluster_id: ClusterId, key: UUID | str, actor: str, now: int
 ) -> Node:
     """Let nothing new start on a node."""
-    node = get_node(session, cluster_id, key)
+    node = _get_locked(session, cluster_id, key)
     return _mark(session, node, "node.cordoned", f"{actor} cordoned {node.name}.", actor, now,
                  cordoned=True)  # fmt: skip
 
@@ -126,7 +126,7 @@ def uncordon(
     session: WriteSession, cluster_id: ClusterId, key: UUID | str, actor: str, now: int
 ) -> Node:
     """Let work start on a node again; ends a drain."""
-    node = get_node(session, cluster_id, key)
+    node = _get_locked(session, cluster_id, key)
     return _mark(session, node, "node.uncordoned", f"{actor} uncordoned {node.name}.", actor, now,
                  cordoned=False, drain_started_at=None, drain_wait_s=None)  # fmt: skip
 
@@ -140,7 +140,7 @@ def start_drain(
     now: int,
 ) -> Node:
     """Cordon a node and have its work moved: a checkpoint signal, a wait, then the move."""
-    node = get_node(session, cluster_id, key)
+    node = _get_locked(session, cluster_id, key)
     said = f"{actor} drains {node.name}; work gets {wait_s} s to write a checkpoint."
     session.wake("monitor")
     return _mark(session, node, "node.draining", said, actor, now,
@@ -157,6 +157,12 @@ def end_drain(session: WriteSession, node: Node, now: int) -> Node:
     message = f"Nothing runs on {node.name} any more; it stays cordoned."
     return _mark(session, node, "node.drained", message, "system", now,
                  drain_started_at=None, drain_wait_s=None)  # fmt: skip
+
+
+def _get_locked(session: WriteSession, cluster_id: ClusterId, key: UUID | str) -> Node:
+    """Return a node that nobody else changes meanwhile: an operator's word is not a race."""
+    repository.lock_node(session, get_node(session, cluster_id, key).id)
+    return get_node(session, cluster_id, key)
 
 
 def _mark(

@@ -298,6 +298,7 @@ BODIES: dict[str, Body] = {
     "POST /jobs/{job_id}/checkpoints": lambda w, _: {"path": "x"},
     "PATCH /clusters/{cluster}/preemption-policy": lambda w, _: {"enabled": True},
     "POST /clusters/{cluster}/maintenance-windows": _window_body,
+    "PUT /clusters/{cluster}/dedication": lambda w, _: {"tenant_id": None},
     "POST /clusters/{cluster}/grants": lambda w, o: {"tenant_id": str(o.tenant_id)},
     "POST /clusters/{cluster}/quotas": lambda w, _: {"name": w.name()},
     "PUT /clusters/{cluster}/quotas/{name}": lambda w, _: {"queueing_strategy": "StrictFIFO"},

@@ -58,6 +58,8 @@ COMMANDS: dict[str, Entry] = {
     "reservations": Entry(f"{_AT}.reservations:reservations", "GPUs set aside.", NOUNS),
     "webhooks": Entry(f"{_AT}.webhooks:webhooks", "Outgoing webhooks.", NOUNS),
     "simulate": Entry(f"{_AT}.simulate:simulate", "Try a policy on a trace of jobs.", OFFLINE),
+    "topology": Entry(f"{_AT}.topology:topology", "Which GPUs of a node belong together.", OFFLINE),
+    "mig": Entry(f"{_AT}.mig:mig", "How a GPU model can be cut into MIG instances.", OFFLINE),
 }  # fmt: skip
 
 USAGE = "Usage: gpuplane [OPTIONS] COMMAND [ARGS]..."

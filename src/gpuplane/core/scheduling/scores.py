@@ -79,7 +79,7 @@ def balance_score(context: ScoreContext, where: Where) -> Ranks:
     )
     even = 100 - np.abs(cpu - other)
     large = context.mix.large
-    if large.is_empty or not context.need.wants_gpus:
+    if large.is_empty:
         return np.asarray(even)
     # Every placement on an idle node is even; without this it would break one after another.
     kept = 4 * LARGE_WHOLE - 3 * large.shares(where)

@@ -26,6 +26,8 @@ def choose_devices(row: Row, node: int) -> Take:
     Raises:
         ValueError: If the node does not fit the class.
     """
+    if row.need.is_withheld:
+        return Take(node, *_choose_change(row, node))
     state = row.fleet.state_of[node]
     change = row.changes.get(state)
     if change is None:

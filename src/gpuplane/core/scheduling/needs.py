@@ -41,6 +41,7 @@ class Need(NamedTuple):
         model_mask: GPUs of the model asked for, shape (node,); all of a node's when none is.
         eligible_mask: GPUs that fit model, memory and architecture and are given out at all.
         granted_mask: `eligible_mask` without GPUs that are reserved for others.
+        is_withheld: GPUs are kept clear for a reservation: nodes in one state are not alike.
         is_partly_eligible: Some node has GPUs that are given out and fit, and others that do not.
         partly_granted: Nodes where some GPUs that are given out are granted and some are not, shape
             (node,), or None when there are none.
@@ -61,6 +62,7 @@ class Need(NamedTuple):
     eligible_mask: Masks
     granted_mask: Masks
     is_partly_eligible: bool
+    is_withheld: bool
     partly_granted: Bools | None
     tolerated: Bools
     link_scores: NDArray[np.int16] | None
@@ -120,6 +122,7 @@ def bind_need(
         eligible_mask=gpus.eligible,
         granted_mask=granted,
         is_partly_eligible=gpus.is_partly,
+        is_withheld=withheld is not None,
         partly_granted=partly_granted,
         tolerated=tolerated,
         link_scores=scores,

@@ -80,7 +80,7 @@ def compute_room(
     ]
     fixed = [each for each in holds if not each.may_be_stopped]
     # Reservations only begin at their starts and holds only end, so the fullest instants are those.
-    instants = {wanted.start_at, *(each.start_at for each in beside)}
+    instants = [wanted.start_at, *(each.start_at for each in beside)]
     taken = (
         sum(each.gpu_count for each in beside if each.start_at <= at < each.end_at)
         + sum(each.gpu_count for each in fixed if each.until > at)

@@ -190,7 +190,8 @@ def compute_ranks(context: ScoreContext, where: Where) -> Ranks:
 def follows_from_state(context: ScoreContext) -> bool:
     """Tell whether nodes in the same state rank the same: nothing looks at names or labels."""
     is_random = context.policy.placement is PlacementPolicy.RANDOM
-    return context.need.data_percent is None and not is_random
+    need = context.need
+    return need.data_percent is None and not need.is_withheld and not is_random
 
 
 def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import NEVER
+from gpuplane.core.fleet.columns import NEVER, bits_of
 from gpuplane.core.ids import ReservationId
 from gpuplane.core.quota.specs import (
     GPU,
@@ -28,6 +28,7 @@ from gpuplane.core.scheduling.reservations import (
     Window,
     compute_room,
     is_no_show,
+    plan_upcoming,
 )
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import Priority
@@ -167,6 +168,23 @@ def test_what_was_promised_stays_clear_as_work_comes_and_goes() -> None:
         for each in running.allocations
     )
     assert held <= 16 - reservation.gpu_count
+
+
+def test_nodes_alike_are_told_apart_by_what_is_kept_clear_on_them() -> None:
+    long = [a_job(f"long{i}", 2, estimated_duration_s=86_400) for i in range(8)]
+    world = World([a_node("a"), a_node("b")], pending=long)
+    reservation = a_reservation(4)
+    decision = decided(world, reservation)
+    (upcoming,) = plan_upcoming(world.snapshot_fleet(), [reservation], [], NOW)
+    clear = {
+        world.nodes[node].gpus[gpu].gpu_id
+        for node, mask in enumerate(upcoming.masks.tolist())
+        for gpu in bits_of(mask)
+    }
+    given = [gpu for placed in decision.placed for each in placed.replicas for gpu in each.gpu_ids]
+    assert len(clear) == 4
+    assert len(given) == len(set(given)) == 12
+    assert not clear & set(given)
 
 
 def test_a_reservation_that_is_over_keeps_nothing_clear() -> None:

@@ -26,7 +26,7 @@ NEVER = np.iinfo(np.int64).max
 
 MAX_LOG = 4_096
 """Changes listed one by one; older ones are only known by node."""
-MAX_KEPT = 2_048
+MAX_KEPT = 1_024
 """Things kept with a fleet; when there are more the oldest go, and are made again when asked."""
 MAX_STATES_A_NODE = 8
 """States remembered per node before `settle` forgets those in which no node is."""
@@ -118,12 +118,13 @@ class Fleet:
         self._log_start = 0
         self._changed_at: Ints = np.zeros(count, dtype=np.int64)
         self._kept: dict[Hashable, Any] = {}
+        self._pinned: dict[Hashable, Any] = {}
         self.epoch = 0
         self._make_states()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what can be made again."""
-        return {**self.__dict__, "_kept": {}}
+        return {**self.__dict__, "_kept": {}, "_pinned": {}}
 
     @classmethod
     def from_nodes(
@@ -304,15 +305,18 @@ class Fleet:
         found: _K | None = self._kept.get(key)
         if found is None:
             found = make()
-            self.put(key, found)
+            while len(self._kept) >= MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = found
         return found
 
-    def put(self, key: Hashable, value: object) -> None:
-        """Keep a value under this key, instead of what was kept there."""
-        self._kept.pop(key, None)
-        while len(self._kept) >= MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = value
+    def find_pinned(self, key: Hashable) -> Any:
+        """Return what was pinned under this key, or None."""
+        return self._pinned.get(key)
+
+    def pin(self, key: Hashable, value: object) -> None:
+        """Keep a value for as long as the fleet, instead of what was pinned under this key."""
+        self._pinned[key] = value
 
     def gpu_ids_of(self, node: int, mask: int) -> tuple[GpuId, ...]:
         """Return the ids of a node's GPUs in a mask, by index."""

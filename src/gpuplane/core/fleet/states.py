@@ -80,6 +80,7 @@ class States:
         self.patterns: list[Pattern] = []
         self._index: dict[NodeState, int] = {}
         self._pattern_index: dict[Pattern, int] = {}
+        self._gpus_known: dict[tuple[frozenset[int], tuple[int, ...]], tuple[int, FreeGpus]] = {}
         self._after: dict[tuple[int, Change], int] = {}
         self._before: dict[tuple[int, Change], int] = {}
 
@@ -105,16 +106,24 @@ class States:
         if found is not None:
             return found
         number = self._index[value] = len(self.values)
-        pattern = Pattern(self._kinds[value.kind].models, tuple(sorted(value.gpus)))
+        self.values.append(value)
+        models = self._kinds[value.kind].models
+        known = self._gpus_known.get((models, value.gpus))
+        if known is None:
+            known = self._read_gpus(models, value.gpus)
+            self._gpus_known[models, value.gpus] = known
+        self.pattern.append(known[0])
+        self.gpus.append(known[1])
+        return number
+
+    def _read_gpus(self, models: frozenset[int], shares: tuple[int, ...]) -> tuple[int, FreeGpus]:
+        """Return the number of the pattern, and the free GPUs in brief."""
+        pattern = Pattern(models, tuple(sorted(shares)))
         place = self._pattern_index.setdefault(pattern, len(self.patterns))
         if place == len(self.patterns):
             self.patterns.append(pattern)
-        self.values.append(value)
-        self.pattern.append(place)
-        shares = value.gpus
         mask = sum(1 << gpu for gpu, free in enumerate(shares) if free == WHOLE_GPU_MILLI)
-        self.gpus.append(FreeGpus(mask, mask.bit_count(), max(shares), sum(shares)))
-        return number
+        return place, FreeGpus(mask, mask.bit_count(), max(shares), sum(shares))
 
     def after(self, state: int, change: Change, name: str) -> int:
         """Return the state after a take.
@@ -152,10 +161,12 @@ class States:
                 migs = _flip(migs, gpu, profile, start)
         else:
             used = mask & kind.usable_mask
-            for gpu, free in enumerate(gpus):
-                if used >> gpu & 1 and free < milli:
-                    raise ValueError(f"{name}: GPU {gpu} has {free} milli free, {milli} asked")
-            gpus = _add(gpus, used, -milli)
+            if used:
+                gpus = _add(gpus, used, -milli)
+            if used and min(gpus) < 0:
+                gpu, left = next((gpu, free) for gpu, free in enumerate(gpus) if free < 0)
+                free = left + milli
+                raise ValueError(f"{name}: GPU {gpu} has {free} milli free, {milli} asked")
         return NodeState(
             value.kind,
             value.cpu - cpu,
@@ -177,10 +188,11 @@ class States:
                 migs = _flip(migs, gpu, profile, start)
         else:
             used = mask & kind.usable_mask
-            for gpu, free in enumerate(gpus):
-                if used >> gpu & 1 and free + milli > WHOLE_GPU_MILLI:
-                    raise ValueError(f"{name}: GPU {gpu} is free already")
-            gpus = _add(gpus, used, milli)
+            if used:
+                gpus = _add(gpus, used, milli)
+            if used and max(gpus) > WHOLE_GPU_MILLI:
+                gpu = next(gpu for gpu, free in enumerate(gpus) if free > WHOLE_GPU_MILLI)
+                raise ValueError(f"{name}: GPU {gpu} is free already")
         return NodeState(
             value.kind,
             value.cpu + cpu,
@@ -192,9 +204,12 @@ class States:
 
 
 def _add(gpus: tuple[int, ...], mask: int, milli: int) -> tuple[int, ...]:
-    if not mask:
-        return gpus
-    return tuple(free + milli if mask >> gpu & 1 else free for gpu, free in enumerate(gpus))
+    changed = list(gpus)
+    while mask:
+        lowest = mask & -mask
+        changed[lowest.bit_length() - 1] += milli
+        mask ^= lowest
+    return tuple(changed)
 
 
 def _free_bits(migs: FreeInstances, gpu: int, profile: str) -> int:

@@ -68,11 +68,8 @@ class Row:
         self.version = version
         self.subset_rows: dict[int, SubsetTable] = {}
         self.changes: dict[int, Change] = {}
-        static = filters.list_active(self.need, filters.STATIC_FILTERS)
         self._active = filters.list_active(self.need, filters.DYNAMIC_FILTERS)
-        self._static = filters.compute_static(
-            self.need, self.fleet, [each for each in static if not each.follows_from_room]
-        )
+        self._lasting = filters.compute_lasting(self.need, self.fleet)
         self._suits: Bools | None = None
         self._by_state = follows_from_state(context)
         need = self.need
@@ -86,7 +83,7 @@ class Row:
         self._rank_of: dict[int, int] = {}
         self._epoch = self.fleet.epoch
         self._seen = self.fleet.clock
-        self._fits: Bools | None = self._static & filters.compute_passing(
+        self._fits: Bools | None = self._lasting & filters.compute_passing(
             self.need, self.fleet, EVERYWHERE, self._active
         )
         self._ranks: Ranks | None = None
@@ -162,7 +159,7 @@ class Row:
             return
         unknown = []
         for node in changed:
-            if self._static[node]:
+            if self._lasting[node]:
                 rank = self._rank_of.get(fleet.state_of[node])
                 if rank is None:
                     unknown.append(node)
@@ -189,11 +186,7 @@ class Row:
 
     def _list_suiting(self) -> Bools:
         if self._suits is None:
-            self._suits = filters.compute_static(
-                self.need,
-                self.fleet,
-                filters.list_active(self.need, filters.STATIC_FILTERS),
-            )
+            self._suits = filters.compute_suiting(self.need, self.fleet)
         return self._suits
 
     def _look(self, nodes: Sequence[int]) -> None:
@@ -203,7 +196,7 @@ class Row:
                 self._look_at(node)
             return
         where = np.array(sorted(set(nodes)), dtype=np.int64)
-        where = where[self._static[where]]
+        where = where[self._lasting[where]]
         if not len(where):
             return
         passing = filters.compute_passing(self.need, self.fleet, where, self._active)
@@ -224,7 +217,7 @@ class Row:
 
     def _look_at(self, node: int) -> None:
         """Do the same for one node."""
-        if not self._static[node]:
+        if not self._lasting[node]:
             return
         rank = NOT_FIT
         if filters.passes_all(self.need, self.fleet, node, self._active):
@@ -358,13 +351,14 @@ class Bench:
 
 def open_bench(fleet: Fleet, policy: Policy, mix: TypicalMix, now: int, seed: int) -> Bench:
     """Return the bench kept with the fleet, ready for a cycle; a new one while that is in use."""
-    bench = fleet.keep("bench", lambda: Bench(fleet, policy, mix, now, seed))
-    if bench.policy != policy or bench.is_open:
-        fresh = Bench(fleet, policy, mix, now, seed)
-        if not bench.is_open:
-            fleet.put("bench", fresh)
-        return fresh
-    bench.begin(mix, now, seed)
+    bench: Bench | None = fleet.find_pinned("bench")
+    if bench is not None and bench.is_open:
+        return Bench(fleet, policy, mix, now, seed)
+    if bench is None or bench.policy != policy:
+        bench = Bench(fleet, policy, mix, now, seed)
+        fleet.pin("bench", bench)
+    else:
+        bench.begin(mix, now, seed)
     return bench
 
 

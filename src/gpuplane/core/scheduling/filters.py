@@ -214,6 +214,11 @@ DYNAMIC_FILTERS = (
 """What is free on it: asked again for every node that changed."""
 
 FILTERS = STATIC_FILTERS + DYNAMIC_FILTERS
+_SHARED = tuple(each for each in STATIC_FILTERS if each.reads is not None)
+_READS = tuple(dict.fromkeys(each.reads for each in _SHARED if each.reads is not None))
+_FOLLOWING = tuple(each for each in STATIC_FILTERS if each.follows_from_room)
+_OWN = tuple(each for each in STATIC_FILTERS if each not in _SHARED + _FOLLOWING)
+
 PERMANENT_WORDS = frozenset(each.word for each in STATIC_FILTERS) - {
     Word.NOT_READY,
     Word.CORDONED,
@@ -240,15 +245,26 @@ def passes_all(need: Need, fleet: Fleet, node: int, active: Sequence[Filter]) ->
     return all(each.passes(need, fleet, node) for each in active)
 
 
-def compute_static(need: Need, fleet: Fleet, active: Sequence[Filter]) -> Bools:
-    """Return which nodes pass every one of the static filters; not to be written to."""
-    shared = [each for each in active if each.reads is not None]
-    key = tuple((each.word, each.reads(need)) for each in shared if each.reads is not None)
-    passing = fleet.keep(("static", key), lambda: compute_passing(need, fleet, EVERYWHERE, shared))
-    for each in active:
-        if each.reads is None:
+def compute_lasting(need: Need, fleet: Fleet) -> Bools:
+    """Return which nodes pass every static filter that does not follow from room.
+
+    What is returned may be shared: it is not to be written to.
+    """
+    key = tuple([read(need) for read in _READS])
+    passing = fleet.keep(
+        ("lasting", key),
+        lambda: compute_passing(need, fleet, EVERYWHERE, list_active(need, _SHARED)),
+    )
+    for each in _OWN:
+        if each.applies(need):
             passing = passing & each.passes(need, fleet, EVERYWHERE)
     return passing
+
+
+def compute_suiting(need: Need, fleet: Fleet) -> Bools:
+    """Return which nodes pass every static filter."""
+    active = list_active(need, _FOLLOWING)
+    return compute_lasting(need, fleet) & compute_passing(need, fleet, EVERYWHERE, active)
 
 
 def count_refused(need: Need, fleet: Fleet) -> tuple[list[tuple[Word, int]], Bools]:

@@ -13,9 +13,10 @@ gradient in whole GPUs, as in the authors' simulator.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -32,7 +33,7 @@ Counts = Ints
 _WORST = np.iinfo(np.int64).max
 MAX_MIXES = 4
 """Mixes whose fragments a fleet keeps: a few questions about one job look at mixes of their own."""
-MAX_SINGLY = 3
+MAX_SINGLY = 6
 """Nodes looked at one by one; more are cheaper together."""
 _MAX_CELLS = 1 << 20
 """Most entries of a table by milli-CPU."""
@@ -144,7 +145,8 @@ class _Mesh:
     """Turns gradients into scores: the steps behind a mesh so fine that none holds two of them."""
 
     def __init__(self, total: int, dtype: type[np.int32] | type[np.int64]) -> None:
-        steps = np.array([math.ceil(step * total) for step in _STEPS], dtype=np.int64)
+        self._steps = [math.ceil(step * total) for step in _STEPS]
+        steps = np.array(self._steps, dtype=np.int64)
         self._shift = int(np.diff(steps).min()).bit_length() - 1
         self._first = int(steps[0])
         cells = (int(steps[-1]) - self._first >> self._shift) + 2
@@ -158,6 +160,10 @@ class _Mesh:
         cells = ((gradient - self._first) >> self._shift).astype(np.intp)
         passed: Counts = self._passed.take(cells, mode="clip")
         return passed + (gradient >= self._next.take(cells, mode="clip"))
+
+    def score(self, gradient: int) -> int:
+        """Return the same for one gradient."""
+        return bisect_right(self._steps, gradient)
 
 
 class BoundMix:
@@ -192,6 +198,7 @@ class BoundMix:
         self._gpu_count = np.array([each.gpu_count for each in self._classes], dtype=np.int64)
         cpu = np.array([each.cpu_milli for each in self._classes], dtype=np.int64)
         self._cpu = np.unique(cpu)
+        self._cpu_amounts: list[int] = self._cpu.tolist()
         self._step_count = len(self._cpu) + 1
         # How many classes there are up to each step.
         self._class_ends = np.append(0, cpu.searchsorted(self._cpu, side="right"))
@@ -239,13 +246,8 @@ class BoundMix:
         if self._before is None:
             self._before = self.look_up(NOTHING, self.cells_of(EVERYWHERE, 0))
         elif clock != self._seen:
-            changed = fleet.list_changed(self._seen)
-            if len(changed) <= MAX_SINGLY:
-                for node in changed:
-                    self._before[node] = self.look_up(NOTHING, self.cells_of(node, 0))
-            else:
-                where = np.array(changed, dtype=np.int64)
-                self._before[where] = self.look_up(NOTHING, self.cells_of(where, 0))
+            where = np.array(fleet.list_changed(self._seen), dtype=np.int64)
+            self._before[where] = self.look_up(NOTHING, self.cells_of(where, 0))
         self._seen = clock
         return self._before
 
@@ -257,15 +259,16 @@ class BoundMix:
         return cells
 
     def look_up(self, request: Request, cells: Counts) -> Counts:
-        """Return the fragment that a request leaves in each cell, of one or many."""
-        table = self._tables.get(request)
-        if table is None or len(table) < len(self._fleet.states.patterns) * self._step_count:
-            table = self._grow(request, table)
-        if not cells.shape:
-            return self._look_up_one(request, table, int(cells))
+        """Return the fragment that a request leaves in each cell."""
+        table = self._table_of(request)
         found = table.take(cells, mode="clip")
         if len(found) and int(found.min()) == self._unknown:
-            rows = np.unique(cells[found == self._unknown] // self._step_count)
+            unknown = np.flatnonzero(found == self._unknown)
+            if len(unknown) <= MAX_SINGLY:
+                for place in unknown.tolist():
+                    found[place] = self._look_up_one(request, int(cells[place]))
+                return found
+            rows = np.unique(cells[unknown] // self._step_count)
             self._read_patterns()
             shaped = table.reshape(-1, self._step_count)
             for start in range(0, len(rows), _MAX_ROWS):
@@ -274,16 +277,34 @@ class BoundMix:
             found = table.take(cells, mode="clip")
         return found
 
-    def _look_up_one(self, request: Request, table: Counts, cell: int) -> Counts:
-        found: Counts = table[cell]
+    def gradient_on(self, node: int, request: Request, cpu_milli: int) -> int:
+        """Return what a placement on one node changes: the fragment before less that after."""
+        fleet = self._fleet
+        if self._epoch != fleet.epoch:
+            self._forget()
+        state = fleet.state_of[node]
+        cpu = fleet.states.values[state].cpu
+        row = fleet.states.pattern[state] * self._step_count
+        before = self._look_up_one(NOTHING, row + bisect_right(self._cpu_amounts, cpu))
+        after = row + bisect_right(self._cpu_amounts, cpu - cpu_milli)
+        return before - self._look_up_one(request, after)
+
+    def _look_up_one(self, request: Request, cell: int) -> int:
+        table = self._table_of(request)
+        found = int(table[cell])
         if found == self._unknown:
             pattern, step = divmod(cell, self._step_count)
             models, shares = self._fleet.states.patterns[pattern]
             place = self._place_of_models[models]
-            fragment = self._compute_one(request, shares, place, step)
-            table[cell] = min(fragment, self._worst)
-            found = table[cell]
+            found = min(self._compute_one(request, shares, place, step), self._worst)
+            table[cell] = found
         return found
+
+    def _table_of(self, request: Request) -> Counts:
+        table = self._tables.get(request)
+        if table is None or len(table) < len(self._fleet.states.patterns) * self._step_count:
+            table = self._grow(request, table)
+        return table
 
     def _grow(self, request: Request, table: Counts | None) -> Counts:
         size = 2 * len(self._fleet.states.patterns) * self._step_count
@@ -373,7 +394,7 @@ class BoundMix:
         states = self._fleet.states
         value = states.values[self._fleet.state_of[node]]
         place = self._place_of_models[states.models_of(value.kind)]
-        step = int(self.steps_of(np.asarray(value.cpu - cpu_milli)))
+        step = bisect_right(self._cpu_amounts, value.cpu - cpu_milli)
         return self._compute_one_shared(value.gpus, place, step, milli)
 
     def _compute_one_shared(
@@ -428,6 +449,8 @@ def compute_gradient_scores(need: Need, fleet: Fleet, where: Where, mix: BoundMi
     A share goes to the GPU where it adds least. Nodes where the class does not fit get a number
     without meaning.
     """
+    if isinstance(where, int):
+        return _compute_one(need, fleet, where, mix)
     before: Counts = mix.before()[where]
     after = mix.look_up(_request_of(need), mix.cells_of(where, need.resources.cpu_milli))
     if need.is_share and need.partly_granted is not None:
@@ -436,6 +459,13 @@ def compute_gradient_scores(need: Need, fleet: Fleet, where: Where, mix: BoundMi
             node = int(nodes[place])
             after[place] = min(_list_shared(need, fleet, node, mix), default=(before[place],))[0]
     return mix.mesh.scores(before - after)
+
+
+def _compute_one(need: Need, fleet: Fleet, node: int, mix: BoundMix) -> Counts:
+    if need.is_share and need.partly_granted is not None and need.partly_granted[node]:
+        return np.asarray(compute_gradient_scores(need, fleet, np.array([node]), mix)[0])
+    gradient = mix.gradient_on(node, _request_of(need), need.resources.cpu_milli)
+    return cast("Counts", np.int64(mix.mesh.score(gradient)))  # a number, as for every column
 
 
 def _request_of(need: Need) -> Request:

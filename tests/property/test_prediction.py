@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuplane.core.prediction.classes import Confidence, Past, WorkloadClass, classify
 from gpuplane.core.prediction.durations import Basis, Durations, choose_durations
 from gpuplane.core.prediction.experience import (
+    ENOUGH,
     KEPT_PERIODS,
     NOTHING,
     PERIOD_MS,
@@ -36,15 +37,16 @@ from tests.unit.core.prediction.requests import a_request
 
 values = st.lists(st.integers(0, 10**7), max_size=60)
 wide = st.lists(st.integers(0, MAX_VALUE), min_size=1, max_size=60)
-samples = st.lists(
-    st.builds(
-        Sample,
-        st.integers(0, 12 * PERIOD_MS),
-        st.dictionaries(st.sampled_from(Measure), st.integers(0, 10**6), max_size=3),
-        st.sampled_from(Ending),
-    ),
-    max_size=25,
+one_sample = st.builds(
+    Sample,
+    st.integers(0, 9).map(lambda day: day * PERIOD_MS) | st.integers(0, 200 * PERIOD_MS),
+    st.dictionaries(st.sampled_from(Measure), st.integers(0, 10**6), max_size=3),
+    st.sampled_from(Ending),
 )
+samples = st.lists(st.tuples(one_sample, st.integers(1, ENOUGH)), max_size=10).map(
+    lambda found: [sample for sample, times in found for _ in range(times)]
+)
+"""Runs, some of them so often that older days are forgotten."""
 
 
 @given(values, values, values)
@@ -107,17 +109,22 @@ def test_merging_records_is_associative(
 
 
 @given(samples)
-def test_a_record_keeps_the_newest_periods_and_survives_being_stored(learned: list[Sample]) -> None:
+def test_a_record_keeps_the_newest_days_and_survives_being_stored(learned: list[Sample]) -> None:
     record = record_of(learned)
     numbers = [each.number for each in record.periods]
     assert numbers == sorted(set(numbers))
-    assert len(numbers) <= KEPT_PERIODS
-    newest = max((each.ended_at // PERIOD_MS for each in learned), default=0)
-    kept = [each for each in learned if each.ended_at // PERIOD_MS > newest - KEPT_PERIODS]
+    days = sorted({each.ended_at // PERIOD_MS for each in learned})
+    assert numbers == days[len(days) - len(numbers) :]
+    assert all(number > max(days) - KEPT_PERIODS for number in numbers)
+    kept = [each for each in learned if each.ended_at // PERIOD_MS in numbers]
     for measure in Measure:
         counted = sum(measure in each.measures for each in kept)
         assert record.sketch(measure).count == counted
     assert record.ended == sum(each.ending is Ending.ITSELF for each in kept)
+    newer = record.ended + record.stopped_by_hand
+    if record.periods:
+        newer -= record.periods[0].ended + record.periods[0].stopped_by_hand
+    assert newer < ENOUGH, "without the oldest day there was not enough"
     assert msgspec.json.decode(msgspec.json.encode(record), type=Record) == record
 
 

@@ -13,11 +13,14 @@ from gpuplane.core.prediction.classes import WorkloadClass
 from gpuplane.core.prediction.requests import RequestFacts
 from gpuplane.core.prediction.sketches import EMPTY, Sketch, merge_sketches, sketch_values
 
-PERIOD_MS = 14 * 86_400_000
-"""Work is remembered by the fortnight in which it ended."""
-KEPT_PERIODS = 6
-"""Fortnights that are remembered, the newest: twelve weeks, about as long as jobs are kept.
-Recent work tells more than much work (Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007)."""
+PERIOD_MS = 86_400_000
+"""Work is remembered by the day in which it ended."""
+KEPT_PERIODS = 84
+"""Days after which work is forgotten in any case: twelve weeks, about as long as jobs are kept."""
+ENOUGH = 60
+"""Runs after which older days are forgotten: recent work tells more than much work (Tsafrir,
+Etsion and Feitelson, IEEE TPDS 18(6), 2007; on the Philly trace too, benchmarks/bench_prediction).
+"""
 
 
 class Measure(StrEnum):
@@ -167,12 +170,20 @@ def merge_records(records: Sequence[Record]) -> Record:
 
 
 def _newest(periods: Iterable[Period]) -> Record:
-    """Keep the newest periods: by their numbers alone, so that order of learning is no matter."""
-    ordered = sorted(periods, key=lambda each: each.number)
-    if not ordered:
-        return NOTHING
-    oldest = ordered[-1].number - KEPT_PERIODS
-    return Record(tuple(each for each in ordered if each.number > oldest))
+    """Keep the newest periods, as many as hold enough runs.
+
+    What is dropped for newer runs would be dropped beside any others too: newer runs only become
+    more. So it does not matter in what order and in which parts work was learned.
+    """
+    ordered = sorted(periods, key=lambda each: -each.number)
+    kept: list[Period] = []
+    runs = 0
+    for period in ordered:
+        if runs >= ENOUGH or period.number <= ordered[0].number - KEPT_PERIODS:
+            break
+        kept.append(period)
+        runs += period.ended + period.stopped_by_hand
+    return Record(tuple(reversed(kept)))
 
 
 def key_of(rung: Rung, facts: RequestFacts, workload_class: WorkloadClass | None = None) -> Key:

@@ -15,6 +15,7 @@ from gpuplane.core.prediction.durations import (
     expected_s,
 )
 from gpuplane.core.prediction.experience import (
+    ENOUGH,
     KEPT_PERIODS,
     NOTHING,
     PERIOD_MS,
@@ -153,14 +154,34 @@ def test_memory_and_utilisation_are_known_where_they_were_measured() -> None:
     assert memory.predict(training("cpu", gpus=0)).gpu_memory_mib is None
 
 
+def runs(day: int, count: int, seconds: int = 5) -> Record:
+    """Return what so many runs on one day teach."""
+    one = Sample(day * PERIOD_MS, {Measure.DURATION_S: seconds}, Ending.ITSELF)
+    return record_of([one] * count)
+
+
 def test_what_ended_long_ago_is_forgotten_when_something_new_is_learned() -> None:
-    old = record_of([Sample(0, {Measure.DURATION_S: 5}, Ending.ITSELF)])
-    new = record_of([Sample(PERIOD_MS * KEPT_PERIODS, {Measure.DURATION_S: 9}, Ending.ITSELF)])
+    old, new = runs(0, 1), runs(KEPT_PERIODS, 1)
     assert merge_records([old, new]) == new
-    within = record_of(
-        [Sample(PERIOD_MS * KEPT_PERIODS - 1, {Measure.DURATION_S: 9}, Ending.ITSELF)]
-    )
+    within = runs(KEPT_PERIODS - 1, 1)
     assert merge_records([old, within]).sketch(Measure.DURATION_S).count == 2
+
+
+def test_older_days_are_forgotten_once_newer_ones_hold_enough() -> None:
+    few = merge_records([runs(1, 5), runs(2, ENOUGH - 1), runs(3, 0)])
+    assert [each.number for each in few.periods] == [1, 2]
+    enough = merge_records([few, runs(3, 1)])
+    assert [each.number for each in enough.periods] == [2, 3]
+
+
+def test_others_than_the_series_are_told_a_wider_upper_bound() -> None:
+    memory = Memory()
+    memory.learn(training(), [*range(1, 50)])
+    series = memory.predict(training()).durations
+    others = memory.predict(training(who=OTHER_USER)).durations
+    assert series is not None
+    assert others is not None
+    assert (series.high, others.high) == (44, 46)
 
 
 def test_a_duration_is_believed_in_one_order() -> None:

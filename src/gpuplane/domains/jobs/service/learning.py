@@ -29,7 +29,9 @@ from gpuplane.domains.jobs.rules.learning import class_of, request_facts, sample
 LEARN_BATCH = 200
 """Attempts learned from in one unit: bounds how long it holds the writer."""
 MAX_KEPT = 20_000
-"""Records kept in memory between questions: about 50 MB when all are full."""
+"""Records kept in memory between questions: about 100 MB when all are full."""
+MAX_FACTS = 1_000
+"""Requests kept beyond those of the jobs that wait, before they are cleared out."""
 
 
 def has_unlearned(session: ReadSession) -> bool:
@@ -99,9 +101,10 @@ def _simulated_clusters(session: ReadSession) -> frozenset[ClusterId]:
 
 @dataclass(slots=True)
 class _Known:
-    """A prediction, the job's version it was made at, and the records it came from."""
+    """A prediction, the job's version and facts it was made from, and the records it rests on."""
 
     version: int
+    facts: RequestFacts
     names: frozenset[str]
     prediction: Prediction
 
@@ -111,12 +114,14 @@ class Experience:
     """What a process knows of ended work; asks the database only for what it does not know.
 
     Kept between questions: records that change are seen by the number of their last change.
-    Losing it all is no harm.
+    Jobs that ask the same are predicted once. Losing it all is no harm.
     """
 
     _change: int = -1
     _records: dict[str, Record] = field(default_factory=dict)
+    _facts: dict[RequestFacts, RequestFacts] = field(default_factory=dict)
     _known: dict[JobId, _Known] = field(default_factory=dict)
+    _stale: set[JobId] = field(default_factory=set)
 
     def predict(
         self, session: ReadSession, jobs: Sequence[tuple[Job, ClusterId | None]]
@@ -129,14 +134,17 @@ class Experience:
         """
         self._catch_up(session)
         simulated: frozenset[ClusterId] | None = None
-        asked: dict[JobId, tuple[int, RequestFacts]] = {}
+        asked: dict[RequestFacts, list[Job]] = {}
         for job, cluster_id in jobs:
             known = self._known.get(job.id)
-            if known is None or known.version != job.version:
-                if simulated is None:
-                    simulated = _simulated_clusters(session)
-                facts = request_facts(job, simulated=cluster_id in simulated)
-                asked[job.id] = (job.version, facts)
+            if known is not None and known.version == job.version:
+                if job.id in self._stale:
+                    asked.setdefault(known.facts, []).append(job)
+                continue
+            if simulated is None:
+                simulated = _simulated_clusters(session)
+            facts = request_facts(job, simulated=cluster_id in simulated)
+            asked.setdefault(self._facts.setdefault(facts, facts), []).append(job)
         if asked:
             self._answer(session, asked)
         return {job.id: self._known[job.id].prediction for job, _ in jobs}
@@ -144,6 +152,9 @@ class Experience:
     def keep_only(self, job_ids: Collection[JobId]) -> None:
         """Forget the predictions of other jobs."""
         self._known = {job_id: each for job_id, each in self._known.items() if job_id in job_ids}
+        self._stale &= self._known.keys()
+        if len(self._facts) > 2 * len(self._known) + MAX_FACTS:
+            self._facts = {each.facts: each.facts for each in self._known.values()}
 
     def _catch_up(self, session: ReadSession) -> None:
         newest = repository.latest_change(session)
@@ -152,36 +163,34 @@ class Experience:
         if newest < self._change or len(self._records) > MAX_KEPT:
             self._records.clear()  # another database, or too much: begin anew
             self._known.clear()
+            self._stale.clear()
         elif self._records:
             changed = repository.list_changed(session, self._change) & self._records.keys()
             self._records |= repository.load_records(session, changed)
-            for job_id in [
+            self._stale.update(
                 job_id for job_id, known in self._known.items() if known.names & changed
-            ]:
-                del self._known[job_id]
+            )
         self._change = newest
 
-    def _answer(
-        self, session: ReadSession, asked: Mapping[JobId, tuple[int, RequestFacts]]
-    ) -> None:
+    def _answer(self, session: ReadSession, asked: Mapping[RequestFacts, Sequence[Job]]) -> None:
         """Predict in rounds: each asks for the records that the last one missed, all at once."""
         left = dict(asked)
         while left:
             missing: set[str] = set()
-            for job_id, (version, facts) in list(left.items()):
-                names: set[str] = set()
-                prediction = predict(facts, self._remember(names))
-                unknown = names - self._records.keys()
+            for facts, jobs in list(left.items()):
+                remember = _Remember(self._records)
+                prediction = predict(facts, remember)
+                unknown = remember.names - self._records.keys()
                 if unknown:
                     missing |= unknown
                     continue
-                self._known[job_id] = _Known(version, frozenset(names), prediction)
-                del left[job_id]
+                names = frozenset(remember.names)
+                for job in jobs:
+                    self._known[job.id] = _Known(job.version, facts, names, prediction)
+                    self._stale.discard(job.id)
+                del left[facts]
             if missing:
                 self._records |= repository.load_records(session, missing)
-
-    def _remember(self, names: set[str]) -> "_Remember":
-        return _Remember(self._records, names)
 
 
 @dataclass(slots=True)
@@ -189,7 +198,7 @@ class _Remember:
     """Looks records up and notes which were asked for."""
 
     records: Mapping[str, Record]
-    names: set[str]
+    names: set[str] = field(default_factory=set)
 
     def __call__(self, key: Key) -> Record:
         self.names.add(key.name)

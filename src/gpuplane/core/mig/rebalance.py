@@ -7,6 +7,7 @@ shares. Both destroy Available instances only (`core.lifecycle.mig`). Never carr
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 
 from gpuplane.core.ids import GpuId
 from gpuplane.core.lifecycle.mig import HELD, MigState
@@ -149,7 +150,12 @@ class _Cut:
     gpu: MigGpu
     destroy: tuple[MigInstance, ...]
     create: MigInstance
-    key: tuple[int, int, int, str, int]
+    cost: tuple[int, int, int]
+
+    @property
+    def key(self) -> tuple[tuple[int, int, int], str, int]:
+        """Return the order of `plan_room`."""
+        return self.cost, self.gpu.gpu_id, -self.create.start
 
 
 def _offers(gpu: MigGpu, profile: str) -> bool:
@@ -158,34 +164,71 @@ def _offers(gpu: MigGpu, profile: str) -> bool:
 
 def _cheapest_cut(gpu: MigGpu, profile: str) -> _Cut | None:
     """Return the least change that makes one more instance on a GPU, or None."""
-    wanted = gpu.table.find_profile(profile)
+    held, available = tuple(sorted(gpu.held)), tuple(sorted(gpu.available))
+    found = _cheapest_way(gpu.table, held, available, profile)
+    return None if found is None else _Cut(gpu, *found)
+
+
+_Way = tuple[tuple[MigInstance, ...], MigInstance, tuple[int, int, int]]
+
+
+@lru_cache(maxsize=4096)
+def _cheapest_way(
+    table: MigTable, held: tuple[MigInstance, ...], available: tuple[MigInstance, ...], profile: str
+) -> _Way | None:
+    """Return (what goes, what comes, cost); cached, because most GPUs of a fleet are cut alike."""
+    wanted = table.find_profile(profile)
     assert wanted is not None, "GPUs without the profile were left out"
-    cuts: list[_Cut] = []
+    fixed = sum(_mask(table, one) for one in held)
+    ways: list[tuple[tuple[int, int, int], int, tuple[MigInstance, ...], MigInstance]] = []
     for start in wanted.starts:
-        create = MigInstance(start, wanted.name)
-        mask = wanted.mask_at(start)
-        destroy = tuple(
-            one
-            for one in gpu.available
-            if one.profile != wanted.name and _mask(gpu.table, one) & mask
-        )
-        kept = [one for one, _ in gpu.instances if one not in destroy]
-        if find_problem(gpu.table, (*kept, create)) is not None:
-            # Slices are free, but the limits of engines or counts may still stand against it.
-            destroy = tuple(one for one in gpu.available if one.profile != wanted.name)
-            kept = [one for one, _ in gpu.instances if one not in destroy]
-            if find_problem(gpu.table, (*kept, create)) is not None:
-                continue
-        fixed = mask | sum(_mask(gpu.table, one) for one in gpu.held)
-        key = (
-            sum(_size(gpu.table, one) for one in destroy),
-            len(destroy),
-            -int(mig_rules(gpu.table).open_placements[fixed]),
-            gpu.gpu_id,
-            -start,
-        )
-        cuts.append(_Cut(gpu, destroy, create, key))
-    return min(cuts, key=lambda cut: cut.key, default=None)
+        create, mask = MigInstance(start, wanted.name), wanted.mask_at(start)
+        destroy = None if mask & fixed else _least_in_the_way(table, held, available, create, mask)
+        if destroy is not None:
+            lost = -int(mig_rules(table).open_placements[fixed | mask])
+            cost = (_total_size(table, destroy), len(destroy), lost)
+            ways.append((cost, -start, destroy, create))
+    if not ways:
+        return None
+    cost, _, destroy, create = min(ways)
+    return destroy, create, cost
+
+
+def _least_in_the_way(
+    table: MigTable,
+    held: tuple[MigInstance, ...],
+    available: tuple[MigInstance, ...],
+    create: MigInstance,
+    mask: int,
+) -> tuple[MigInstance, ...] | None:
+    """Return the least that must go for an instance, or None if all that may go is not enough.
+
+    Mostly that is what lies on its slices; where the limits of engines or of a count stand
+    against it too, more goes, the fewest slices first.
+    """
+
+    def fits_without(gone: tuple[MigInstance, ...]) -> bool:
+        kept = [one for one in available if one not in gone]
+        return find_problem(table, (*held, *kept, create)) is None
+
+    may_go = tuple(one for one in available if one.profile != create.profile)
+    on_slices = tuple(one for one in may_go if _mask(table, one) & mask)
+    if fits_without(on_slices):
+        return on_slices
+    if not fits_without(may_go):
+        return None
+    rest = [one for one in may_go if one not in on_slices]
+    ways = [
+        tuple(sorted((*on_slices, *more)))
+        for size in range(1, len(rest) + 1)
+        for more in combinations(rest, size)
+    ]
+    ways.sort(key=lambda gone: (_total_size(table, gone), len(gone), gone))
+    return next(gone for gone in ways if fits_without(gone))
+
+
+def _total_size(table: MigTable, instances: Iterable[MigInstance]) -> int:
+    return sum(_size(table, one) for one in instances)
 
 
 def _apply(cut: _Cut) -> MigGpu:

@@ -25,6 +25,9 @@ from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import Spreading
 
+MAX_SEARCHES = 32
+"""Workloads of one cycle for which GPUs are sought: bounds the cycle, and how much of a fleet is
+cut at once. The others are looked at in the next one."""
 MAX_NODES = 256
 """Nodes looked at for one workload: bounds the search in a fleet of thousands of MIG GPUs."""
 
@@ -47,17 +50,22 @@ class RepartitionSearch:
         self._busy: set[GpuId] = {
             change.gpu_id for changes in trial.snapshot.recutting.values() for change in changes
         } | trial.snapshot.uncut
-        self._hopeless: set[str] = set()
+        self._hopeless: set[tuple[object, ...]] = set()
+        self._searches_left = MAX_SEARCHES
 
     def find_plan(self, workload: Workload) -> Recut | None:
         """Return the least cut that makes room for the workload, or None.
 
         The trial is as before afterwards; `promise` counts the plan.
         """
-        if workload.resources.mig_profile is None or workload.class_key in self._hopeless:
+        placement = workload.placement
+        kind = (workload.class_key, workload.queue, workload.local_queue, workload.clusters,
+                placement.co_locate_with, placement.separate_from)  # fmt: skip
+        if workload.resources.mig_profile is None or kind in self._hopeless:
             return None
-        if workload.job_id in self._trial.snapshot.recutting:
+        if workload.job_id in self._trial.snapshot.recutting or self._searches_left <= 0:
             return None
+        self._searches_left -= 1
         needed = needed_replicas(workload.replicas)
         grant = self._find_grant(workload, needed)
         if grant is None:
@@ -70,7 +78,7 @@ class RepartitionSearch:
                 return Recut(index, bench.fleet.cluster_id, changes, grant)
         if workload.replicas.count == 1:
             # Only held instances are in the way, and they stay for this cycle.
-            self._hopeless.add(workload.class_key)
+            self._hopeless.add(kind)
         return None
 
     def find_underway(self, workload: Workload) -> tuple[MigChange, ...]:

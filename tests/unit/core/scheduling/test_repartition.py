@@ -200,7 +200,9 @@ def test_a_node_without_cpu_left_is_not_cut() -> None:
 
 def test_the_same_question_has_the_same_bytes_as_answer() -> None:
     mig: Mig = {i: [("1g.10gb", start) for start in range(i)] for i in range(4)}
-    pending = [a_workload(name).mig(p) for name, p in zip("abcd", ["2g.20gb", "3g.40gb"] * 2, strict=True)]
+    pending = [
+        a_workload(name).mig(p) for name, p in zip("abcd", ["2g.20gb", "3g.40gb"] * 2, strict=True)
+    ]
     world = a_world(mig, *pending, count=3)
     turned = a_world(mig, *reversed(pending), count=3)
     assert decide_on(world).to_json() == decide_on(turned).to_json()

@@ -310,6 +310,10 @@ class SimulatedBehaviour:
     checkpoint_every_s: float = 0.0
     outputs: dict[str, object] = field(default_factory=dict)
     """What it would have written to `outputs.json`, reported by rank 0 when it succeeds."""
+    gpu_memory_mib: int | None = None
+    """Peak memory of a GPU that is measured of it; None for not measured."""
+    gpu_utilization: float | None = None
+    """Mean utilisation of its GPUs that is measured of it; None for not measured."""
 
 
 @dataclass(frozen=True, slots=True)

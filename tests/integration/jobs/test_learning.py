@@ -164,3 +164,26 @@ async def test_a_waiting_job_is_forecast_by_the_history_of_those_before_it(world
     running = await world.job(first["id"])
     assert plan["estimated_start"] == running["estimated_end"]
     assert "3 similar jobs of this project ran" in " ".join(plan["explanation"])
+
+
+async def test_measured_memory_and_utilisation_are_expected_of_the_next_run(
+    any_world: World,
+) -> None:
+    world = any_world
+    use = {"gpu_memory_mib": 11_000, "gpu_utilization": 0.85}
+    for number in range(3):
+        spec = runs_for(600, **use)
+        job = await world.submit(name=f"train-{number}", spec=spec, **ONE_GPU)
+        await world.turn(2)
+        await world.after(601)
+        assert (await world.job(job["id"]))["status"] == "completed"
+    await world.loops["learner"].run_once()
+    told = await estimate(world, "train-9")
+    memory = told["prediction"]["gpu_memory_mib"]
+    assert (memory["samples"], memory["likeness"]) == (3, "series")
+    assert abs(memory["high"] - 11_000) <= 11_000 / 32
+    busy = told["prediction"]["gpu_utilization_permille"]
+    assert abs(busy["median"] - 850) <= 850 / 32
+    said = " ".join(told["explanation"])
+    assert "3 similar jobs of this project took up to" in said
+    assert "its GPUs fit the measured peak of memory" in said

@@ -216,7 +216,21 @@ class AttemptTable:
             checkpoint=moment.checkpoint,
             outputs=dict(record.outputs) if succeeded and rank == 0 and record.outputs else None,
             checkpoint_at=None if moment.checkpoint_at is None else told(moment.checkpoint_at),
+            **_measured(record, position, moment),
         )
+
+
+def _measured(record: AttemptRecord, position: int, moment: Moment) -> dict[str, int | None]:
+    """Return the use of GPUs as described, once it runs; of shares and instances nothing is."""
+    replica = record.replicas[position]
+    is_whole = replica.gpu_milli == WHOLE_GPU_MILLI and replica.mig_device is None
+    if moment.started_at is None or not replica.gpu_ids or not is_whole:
+        return {}
+    share = record.gpu_utilization
+    return {
+        "gpu_memory_peak_mib": record.gpu_memory_mib,
+        "gpu_utilization_permille": None if share is None else round(share * 1000),
+    }
 
 
 def _refreshed(entry: Entry, position: int, at: int) -> ReplicaObservation:

@@ -381,6 +381,8 @@ class SimulatedBackend:
             checkpoint_every_ms=max(0, round(behaviour.checkpoint_every_s * 1000)),
             checkpoint_path=plan.checkpoint_path,
             outputs=behaviour.outputs,
+            gpu_memory_mib=behaviour.gpu_memory_mib,
+            gpu_utilization=behaviour.gpu_utilization,
             artifacts=tuple(name for name in execution.artifacts if _is_plain(name)),
         )
 

@@ -81,6 +81,8 @@ class AttemptRecord:
     checkpoint_requests: tuple[int, ...] = ()
     artifacts: tuple[str, ...] = ()
     outputs: dict[str, object] = field(default_factory=dict)
+    gpu_memory_mib: int | None = None
+    gpu_utilization: float | None = None
     stop_at: int | None = None
     kill_at: int | None = None
     stop_reason: str = ""

@@ -133,6 +133,10 @@ class SimulatedBody(Body):
     startup_s: FloatSeconds = 0.0
     checkpoint_every_s: FloatSeconds = 0.0
     outputs: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
+    gpu_memory_mib: Annotated[int, Field(strict=True, ge=0, le=16_777_216)] | None = None
+    """Peak memory of a GPU that is measured of it; null for not measured."""
+    gpu_utilization: Ratio | None = None
+    """Mean utilisation of its GPUs that is measured of it; null for not measured."""
 
 
 class ExecutionBody(Body):

@@ -326,6 +326,8 @@ def _execution(body: ExecutionBody) -> Execution:
             simulated.startup_s,
             simulated.checkpoint_every_s,
             dict(simulated.outputs),
+            simulated.gpu_memory_mib,
+            simulated.gpu_utilization,
         ),
     )
 

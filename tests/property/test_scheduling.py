@@ -26,12 +26,16 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, Placed
 from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.policy import Backfill, PlacementPolicy, Policy
+from gpuplane.core.scheduling.preemption import victim_value
 from gpuplane.core.scheduling.recording import Recording, decode_recording, encode_recording
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.topology.named import named_topology
 from gpuplane.core.workloads import (
     PRIORITY_VALUES,
+    NetworkLevel,
+    NetworkMode,
+    NetworkRequest,
     PlacementRequest,
     Priority,
     ReplicaRequest,
@@ -57,6 +61,9 @@ def a_queue(name: str, gpus: int, strategy: QueueingStrategy) -> ClusterQueueSpe
     )
 
 
+NETWORKS = [NetworkRequest(level, mode) for level in NetworkLevel for mode in NetworkMode]
+
+
 def rarely(draw: st.DrawFn) -> bool:
     return draw(st.integers(0, 7)) == 7
 
@@ -80,6 +87,8 @@ def nodes(draw: st.DrawFn) -> list[NodeFacts]:
                 cordoned=rarely(draw),
                 topology=named_topology("nvswitch-8", 8) if count == 8 else None,
                 rack=draw(st.sampled_from(["", "r1", "r2"])),
+                block=draw(st.sampled_from(["", "b1"])),
+                labels={"data.gpuplane.io/images": "cached"} if rarely(draw) else {},
                 price_micro_per_gpu_hour=draw(st.integers(0, 3)) * 1_000_000,
             )
         )
@@ -117,10 +126,13 @@ def workloads(
             links=draw(st.sampled_from([LinkPreference.NONE, LinkPreference.NVLINK])),
             links_required=rarely(draw),
             spreading=draw(st.sampled_from([Spreading.ANY, *Spreading])),
+            data=("images",) if rarely(draw) else (),
+            network=draw(st.sampled_from(NETWORKS)) if rarely(draw) else None,
         ),
         estimated_duration_s=draw(st.sampled_from([None, 60, 7_200])),
         preemptible=draw(st.sampled_from([None, None, None, False, True])),
         preempts_others=draw(st.sampled_from([None, None, None, False])),
+        inherited_priority=draw(st.sampled_from(list(Priority))) if rarely(draw) else None,
     )
 
 
@@ -217,6 +229,7 @@ def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> N
 
 @given(worlds(), policies)
 def test_replicas_lie_as_the_job_asked(world: World, policy: Policy) -> None:
+    facts = {node.node_id: node for node in world.nodes}
     by_id = {workload.job_id: workload for workload in world.pending}
     for placed in decide(world.snapshot(), policy, NOW, 1).placed:
         on_nodes = Counter(each.node_id for each in placed.replicas)
@@ -225,6 +238,11 @@ def test_replicas_lie_as_the_job_asked(world: World, policy: Policy) -> None:
             assert len(on_nodes) == 1
         if spreading is Spreading.SPREAD:
             assert max(on_nodes.values()) == 1
+        network = by_id[placed.job_id].placement.network
+        if network is not None and network.mode is NetworkMode.REQUIRED and len(on_nodes) > 1:
+            parts = {getattr(facts[node], network.level.value) for node in on_nodes}
+            assert len(parts) == 1
+            assert "" not in parts
 
 
 @settings(max_examples=120)
@@ -256,8 +274,7 @@ def test_nobody_is_stopped_by_an_equal_or_lower_class_or_against_his_will(
             victim = running[receipt.job_id]
             assert victim.workload.priority is not Priority.CRITICAL
             assert victim.workload.preemptible is not False
-            value = PRIORITY_VALUES[victim.workload.priority]
-            assert value < PRIORITY_VALUES[preemptor.priority]
+            assert victim_value(victim.workload) < PRIORITY_VALUES[preemptor.priority]
             assert NOW - victim.started_at >= policy.preemption.min_run_s * 1000
 
 

@@ -202,11 +202,13 @@ class BoundMix:
         self._step_count = len(self._cpu) + 1
         # How many classes there are up to each step.
         self._class_ends = np.append(0, cpu.searchsorted(self._cpu, side="right"))
-        highest = int(self._cpu.max(initial=0))
+        # The amounts are multiples of their divisor, so a table by that divisor tells the step.
+        self._divisor = max(1, math.gcd(*self._cpu_amounts))
+        cells = max(self._cpu_amounts, default=0) // self._divisor + 1
         self._step_by_cpu: Counts | None = None
-        if highest < _MAX_CELLS:
-            table = self._cpu.searchsorted(np.arange(highest + 1), side="right")
-            self._step_by_cpu = table.astype(np.int32)
+        if cells <= _MAX_CELLS:
+            amounts = np.arange(cells) * self._divisor
+            self._step_by_cpu = self._cpu.searchsorted(amounts, side="right")
 
     def _lay_out_models(self) -> None:
         """Note which classes are for the models of which nodes."""
@@ -228,35 +230,66 @@ class BoundMix:
         self._tables: dict[Request, Counts] = {}
         self._hosted: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._before: Counts | None = None
-        self._seen = 0
+        self._rows: Counts = self._fleet.pattern * self._step_count
+        self._seen = self._fleet.clock
 
     def steps_of(self, cpu: Counts) -> Counts:
         """Return how many of the CPU amounts in the mix fit into each amount."""
         if self._step_by_cpu is None:
             return self._cpu.searchsorted(cpu, side="right")
         # Less than nothing counts as nothing: such a node fits no class anyway.
-        return self._step_by_cpu.take(cpu, mode="clip")
+        return self._step_by_cpu.take(cpu // self._divisor, mode="clip")
 
-    def before(self) -> Counts:
-        """Return the fragment of every node as it is, shape (node,); not to be written to."""
+    def refresh(self) -> None:
+        """Look again at the nodes that changed."""
         fleet = self._fleet
         if self._epoch != fleet.epoch:
             self._forget()
         clock = fleet.clock
-        if self._before is None:
-            self._before = self.look_up(NOTHING, self.cells_of(EVERYWHERE, 0))
-        elif clock != self._seen:
-            where = np.array(fleet.list_changed(self._seen), dtype=np.int64)
-            self._before[where] = self.look_up(NOTHING, self.cells_of(where, 0))
+        if clock == self._seen:
+            return
+        changed = fleet.list_changed(self._seen)
         self._seen = clock
-        return self._before
+        if len(changed) > MAX_SINGLY:
+            where = np.array(changed, dtype=np.int64)
+            self._rows[where] = fleet.pattern[where] * self._step_count
+            if self._before is not None:
+                self._before[where] = self.look_up(NOTHING, self._cells_of(where, 0))
+            return
+        for node in changed:
+            self._rows[node] = fleet.pattern[node] * self._step_count
+            if self._before is not None:
+                self._before[node] = self._look_up_one(NOTHING, self._cell_on(node, 0))
 
-    def cells_of(self, where: Where, cpu_milli: int) -> Counts:
+    def gradient(self, where: Where, request: Request, cpu_milli: int) -> Counts:
+        """Return the fragment before less the fragment after a placement on each node."""
+        return self.before(where) - self.look_up(request, self._cells_of(where, cpu_milli))
+
+    def gradient_on(self, node: int, request: Request, cpu_milli: int) -> int:
+        """Return the same for one node."""
+        if self._epoch != self._fleet.epoch:
+            self._forget()
+        before = self._look_up_one(NOTHING, self._cell_on(node, 0))
+        return before - self._look_up_one(request, self._cell_on(node, cpu_milli))
+
+    def before(self, where: Where) -> Counts:
+        """Return the fragments of nodes as they are."""
+        self.refresh()
+        if self._before is None:
+            self._before = self.look_up(NOTHING, self._cells_of(EVERYWHERE, 0))
+        before: Counts = self._before[where]
+        return before
+
+    def _cells_of(self, where: Where, cpu_milli: int) -> Counts:
         """Return the cells of nodes once this CPU is taken."""
-        fleet = self._fleet
-        steps = self.steps_of(fleet.cpu_free[where] - cpu_milli)
-        cells: Counts = fleet.pattern[where] * self._step_count + steps
+        cells: Counts = self._rows[where] + self.steps_of(self._fleet.cpu_free[where] - cpu_milli)
         return cells
+
+    def _cell_on(self, node: int, cpu_milli: int) -> int:
+        states = self._fleet.states
+        state = self._fleet.state_of[node]
+        step = bisect_right(self._cpu_amounts, states.values[state].cpu - cpu_milli)
+        return states.pattern[state] * self._step_count + step
 
     def look_up(self, request: Request, cells: Counts) -> Counts:
         """Return the fragment that a request leaves in each cell."""
@@ -276,18 +309,6 @@ class BoundMix:
                 shaped[part] = np.minimum(self._compute_rows(request, part), self._worst)
             found = table.take(cells, mode="clip")
         return found
-
-    def gradient_on(self, node: int, request: Request, cpu_milli: int) -> int:
-        """Return what a placement on one node changes: the fragment before less that after."""
-        fleet = self._fleet
-        if self._epoch != fleet.epoch:
-            self._forget()
-        state = fleet.state_of[node]
-        cpu = fleet.states.values[state].cpu
-        row = fleet.states.pattern[state] * self._step_count
-        before = self._look_up_one(NOTHING, row + bisect_right(self._cpu_amounts, cpu))
-        after = row + bisect_right(self._cpu_amounts, cpu - cpu_milli)
-        return before - self._look_up_one(request, after)
 
     def _look_up_one(self, request: Request, cell: int) -> int:
         table = self._table_of(request)
@@ -451,14 +472,14 @@ def compute_gradient_scores(need: Need, fleet: Fleet, where: Where, mix: BoundMi
     """
     if isinstance(where, int):
         return _compute_one(need, fleet, where, mix)
-    before: Counts = mix.before()[where]
-    after = mix.look_up(_request_of(need), mix.cells_of(where, need.resources.cpu_milli))
+    gradient = mix.gradient(where, _request_of(need), need.resources.cpu_milli)
     if need.is_share and need.partly_granted is not None:
         nodes = np.arange(len(fleet))[where]
         for place in np.flatnonzero(need.partly_granted[where]).tolist():
-            node = int(nodes[place])
-            after[place] = min(_list_shared(need, fleet, node, mix), default=(before[place],))[0]
-    return mix.mesh.scores(before - after)
+            fitting = _list_shared(need, fleet, int(nodes[place]), mix)
+            if fitting:
+                gradient[place] = mix.before(int(nodes[place])) - min(fitting)[0]
+    return mix.mesh.scores(gradient)
 
 
 def _compute_one(need: Need, fleet: Fleet, node: int, mix: BoundMix) -> Counts:

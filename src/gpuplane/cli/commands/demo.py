@@ -92,12 +92,7 @@ def _ensure_quotas(client: Client) -> None:
     if "default" not in known:
         if known:
             return  # somebody declared queues of their own here: theirs stay as they are
-        everything = {
-            "name": "default",
-            "coversEverything": True,
-            "preemption": {"withinClusterQueue": "LowerPriority"},
-        }
-        client.post(f"{path}/quotas", everything)
+        client.post(f"{path}/quotas", {"name": "default", "coversEverything": True})
     doors = {(row["tenant"], row["name"]) for row in client.rows(f"{path}/queues")}
     for tenant in TENANTS:
         if tenant.name not in known:

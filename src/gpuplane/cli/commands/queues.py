@@ -12,6 +12,11 @@ from gpuplane.cli.output import Column, Output, output_option, show_data, show_o
 from gpuplane.cli.words import short_id
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
+HIGHEST = click.option(
+    "--highest-priority",
+    type=click.Choice(["critical", "high", "normal", "low", "spot"]),
+    help="The highest class that may go through it; without it the role alone decides.",
+)
 FILE_HELP = "`gpuplane apply` declares and changes them from manifests."
 
 
@@ -45,6 +50,7 @@ def list_quotas(cluster: str, output: Output) -> None:
         Column("NAME", lambda row: row["name"]),
         Column("COHORT", lambda row: row["cohort"]),
         Column("OWNS", lambda row: "everything" if row["coversEverything"] else _groups(row)),
+        Column("HIGHEST", lambda row: row["highestPriority"] or "by role", wide=True),
         Column("STRATEGY", lambda row: row["queueingStrategy"], wide=True),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
         Column("PREEMPTS", lambda row: row["preemption"].get("withinClusterQueue"), wide=True),
@@ -100,6 +106,7 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     help="What it owns of a GPU model, may borrow and lends; repeatable.",
 )
 @click.option("--weight", type=float, help="Under fair sharing.")
+@HIGHEST
 @output_option
 def set_quota(
     cluster: str,
@@ -107,6 +114,7 @@ def set_quota(
     cohort: str | None,
     gpus: tuple[str, ...],
     weight: float | None,
+    highest_priority: str | None,
     output: Output,
 ) -> None:
     """Declare a cluster queue of GPUs, or replace it; manifests say more."""
@@ -116,6 +124,7 @@ def set_quota(
     body: dict[str, Any] = {
         "cohort": cohort,
         "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}],
+        "highestPriority": highest_priority,
     }
     if weight is not None:
         body["fairSharing"] = {"weight": weight}
@@ -171,6 +180,7 @@ def list_queues(cluster: str, output: Output) -> None:
         Column("TENANT", lambda row: row["tenant"]),
         Column("LEADS TO", lambda row: row["clusterQueue"]),
         Column("TYPES", lambda row: row["jobTypes"] or "all"),
+        Column("HIGHEST", lambda row: row["highestPriority"] or "by role"),
         Column("LIMITS", lambda row: [f"{each['flavor']}:{each['resource'].rpartition('/')[2]}"
                                       f"={each['limit']}" for each in row["limits"]]),
     )  # fmt: skip
@@ -184,10 +194,23 @@ def list_queues(cluster: str, output: Output) -> None:
 @click.option("--tenant", required=True, help="Whose door it is.")
 @click.option("--leads-to", required=True, metavar="CLUSTERQUEUE", help="Where it leads.")
 @click.option("--type", "types", multiple=True, help="Only service, batch or training; repeatable.")
-def set_queue(cluster: str, name: str, tenant: str, leads_to: str, types: tuple[str, ...]) -> None:
+@HIGHEST
+def set_queue(
+    cluster: str,
+    name: str,
+    tenant: str,
+    leads_to: str,
+    types: tuple[str, ...],
+    highest_priority: str | None,
+) -> None:
     """Open a tenant's door to a cluster queue, or lead it elsewhere."""
     client = Client()
-    body = {"tenant": tenant, "clusterQueue": leads_to, "jobTypes": list(types)}
+    body = {
+        "tenant": tenant,
+        "clusterQueue": leads_to,
+        "jobTypes": list(types),
+        "highestPriority": highest_priority,
+    }
     rows = client.rows(_path(cluster, "queues"))
     if any(row["name"] == name and tenant in (row["tenant"], row["tenantId"]) for row in rows):
         client.put(_path(cluster, "queues", name), body)

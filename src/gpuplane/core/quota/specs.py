@@ -150,6 +150,7 @@ class ClusterQueueSpec:
         fair_weight_milli: Weight under fair sharing in thousandths; 0 yields to everyone.
         covers_everything: No quota at all: whatever is asked fits. For the default queue of an
             installation on which nobody has configured quotas; such a queue has no cohort.
+        highest_priority: Value of the highest class that may go through it; None for all.
     """
 
     name: str
@@ -161,6 +162,7 @@ class ClusterQueueSpec:
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     flavor_fungibility: FlavorFungibility = field(default_factory=FlavorFungibility)
     covers_everything: bool = False
+    highest_priority: int | None = None
 
     def find_group(self, resource: str) -> ResourceGroup | None:
         """Return the group that covers a resource, or None when the queue does not offer it."""
@@ -191,6 +193,8 @@ class LocalQueueSpec:
         job_types: Job types that go through this door; empty means all.
         limits: Most that the workloads of this queue may use together, per flavor-resource. Holds
             besides the quota of the ClusterQueue; what is not named is not capped here.
+        highest_priority: Value of the highest class that may go through this door, besides that
+            of the ClusterQueue; None for all.
     """
 
     name: str
@@ -198,6 +202,7 @@ class LocalQueueSpec:
     cluster_queue: str
     job_types: frozenset[str] = frozenset()
     limits: Mapping[FlavorResource, int] = field(default_factory=dict)
+    highest_priority: int | None = None
 
     @property
     def key(self) -> str:

@@ -25,7 +25,7 @@ from gpuplane.core.quota.preemption import (
     PreemptionVariant,
     Preemptor,
 )
-from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.quota.specs import FlavorResource, WithinClusterQueue
 from gpuplane.core.quota.tree import QuotaTree, Usage
 from gpuplane.core.scheduling.policy import PreemptionLimits
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
@@ -168,15 +168,17 @@ class NodeRights:
     """Whether the queues' policies let one workload take nodes from another.
 
     Quota has its own search; here the preemptor has quota and only devices are short. Within a
-    queue its own policy rules, across queues reclaiming does; where neither queue has quotas at
-    all the table stands alone, because nobody has said otherwise.
+    queue its own policy rules, across queues reclaiming does. Where neither queue has quotas at
+    all the table stands alone within a tenant; a tenant takes from another only in a queue that
+    both share and whose policy says so.
     """
 
-    def __init__(self, tree: QuotaTree, preemptor: Preemptor) -> None:
+    def __init__(self, tree: QuotaTree, preemptor: Preemptor, tenant: str) -> None:
         self._tree = tree
+        self._tenant = tenant
         self._spec = tree.get_spec(preemptor.cluster_queue)
         self._legality = Legality(tree, preemptor, frozenset(preemptor.usage))
-        self._known: dict[tuple[str, Priority, frozenset[FlavorResource]], bool] = {}
+        self._known: dict[tuple[str, bool, Priority, frozenset[FlavorResource]], bool] = {}
 
     def allow(self, running: RunningWorkload) -> bool:
         """Tell whether the workload may lose its devices to the preemptor.
@@ -185,7 +187,8 @@ class NodeRights:
         for a lower class, so the age that some policies look at never decides.
         """
         workload = running.workload
-        key = (workload.queue, workload.priority, frozenset(running.usage))
+        is_own = workload.tenant == self._tenant
+        key = (workload.queue, is_own, workload.priority, frozenset(running.usage))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._decide(running)
@@ -197,6 +200,11 @@ class NodeRights:
             return False  # its queue is gone, and with it every policy that would allow it
         theirs = self._tree.get_spec(queue)
         if self._spec.covers_everything or theirs.covers_everything:
-            return self._spec.covers_everything and theirs.covers_everything
+            if not (self._spec.covers_everything and theirs.covers_everything):
+                return False
+            if running.workload.tenant == self._tenant:
+                return True
+            policy = theirs.preemption.within_cluster_queue
+            return queue == self._spec.name and policy is not WithinClusterQueue.NEVER
         variant = self._legality.decide_variant(as_admitted(running, None))
         return variant is not PreemptionVariant.NEVER

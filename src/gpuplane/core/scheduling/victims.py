@@ -248,7 +248,8 @@ class VictimSearch:
         answer = self._first_answer(workload)
         if not isinstance(answer, Grant):
             return None
-        rights = NodeRights(self._trial.admission.tree, as_preemptor(workload, answer.usage))
+        preemptor = as_preemptor(workload, answer.usage)
+        rights = NodeRights(self._trial.admission.tree, preemptor, workload.tenant)
         gone = {each.job_id for each in taken}
         legal = {
             each.piece: each

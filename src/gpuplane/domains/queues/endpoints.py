@@ -18,6 +18,7 @@ from gpuplane.core.quota.specs import (
     ResourceGroup,
     ResourceQuota,
 )
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from gpuplane.db import ReadSession
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.queues import service
@@ -251,6 +252,7 @@ def _cluster_queue(name: str, body: QuotaChangeIn) -> ClusterQueueSpec:
             fungibility.when_can_borrow, fungibility.when_can_preempt, fungibility.preference
         ),
         covers_everything=body.covers_everything,
+        highest_priority=_value(body.highest_priority),
     )
 
 
@@ -310,7 +312,12 @@ def _door(session: ReadSession, body: QueueChangeIn) -> Door:
         FlavorResource(each.flavor, each.resource): _units(each.resource, each.limit, "limits")
         for each in body.limits
     }
-    return Door(tenant_id, body.cluster_queue, tuple(sorted(set(body.job_types))), limits)
+    types = tuple(sorted(set(body.job_types)))
+    return Door(tenant_id, body.cluster_queue, types, limits, _value(body.highest_priority))
+
+
+def _value(priority: Priority | None) -> int | None:
+    return None if priority is None else PRIORITY_VALUES[priority]
 
 
 def _count_users(call: Call) -> service.CountUsers:
@@ -344,6 +351,7 @@ def _quota_body(declared: Declared[ClusterQueueSpec], *, is_default: bool = Fals
             "preference": None if preference is None else str(preference),
         },
         covers_everything=spec.covers_everything,
+        highest_priority=_class_of(spec.highest_priority),
         is_default=is_default,
         resource_version=declared.version,
         created_at=None if is_default else declared.created_at,
@@ -388,10 +396,15 @@ def _queue_body(declared: Declared[Door], found: DeclaredQueues) -> QueueOut:
             }
             for pair, amount in sorted(door.limits.items())
         ],
+        highest_priority=_class_of(door.highest_priority),
         resource_version=declared.version,
         created_at=declared.created_at,
         updated_at=declared.updated_at,
     )
+
+
+def _class_of(value: int | None) -> str | None:
+    return next((str(each) for each, own in PRIORITY_VALUES.items() if own == value), None)
 
 
 def _groups_body(

@@ -48,6 +48,7 @@ class Door:
     cluster_queue: str
     job_types: tuple[str, ...]
     limits: Mapping[FlavorResource, int]
+    highest_priority: int | None = None
 
 
 def list_cluster_queues(
@@ -111,7 +112,7 @@ def insert_local_queue(
     session: WriteSession, cluster_id: ClusterId, name: str, door: Door, now: int
 ) -> None:
     """Store a new LocalQueue."""
-    kept = {"jobTypes": list(door.job_types), "limits": encode_limits(door.limits)}
+    kept = _encode_door(door)
     _insert(
         session,
         _local_queues,
@@ -128,7 +129,7 @@ def update_local_queue(
     session: WriteSession, cluster_id: ClusterId, name: str, door: Door, version: int, now: int
 ) -> bool:
     """Replace a tenant's LocalQueue if it is as it was read; False when it is stale."""
-    kept = {"jobTypes": list(door.job_types), "limits": encode_limits(door.limits)}
+    kept = _encode_door(door)
     touched = session.execute(
         update(_local_queues)
         .where(
@@ -153,6 +154,14 @@ def delete_local_queue(
             _local_queues.c.tenant_id == tenant_id,
         )
     )
+
+
+def _encode_door(door: Door) -> dict[str, Any]:
+    return {
+        "jobTypes": list(door.job_types),
+        "limits": encode_limits(door.limits),
+        "highestPriority": door.highest_priority,
+    }
 
 
 def _list(
@@ -216,4 +225,5 @@ def _door(row: RowMapping) -> Door:
         row["cluster_queue"],
         tuple(kept.get("jobTypes", ())),
         limits_of(kept.get("limits", ())),
+        kept.get("highestPriority"),
     )

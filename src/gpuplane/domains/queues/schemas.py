@@ -15,7 +15,7 @@ from gpuplane.core.quota.specs import (
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
-from gpuplane.core.workloads import JobType
+from gpuplane.core.workloads import JobType, Priority
 from gpuplane.kit.bodies import Body, Flag, InstantOut, Name, refusal
 
 MAX_GROUPS = 16
@@ -155,6 +155,8 @@ class QuotaChangeIn(KueueBody):
     preemption: PreemptionBody = PreemptionBody()
     flavor_fungibility: FungibilityBody = FungibilityBody()
     covers_everything: Flag = False
+    highest_priority: Priority | None = None
+    """The highest class that may go through it; without one the caller's role alone decides."""
     resource_version: Version | None = None
     """When given, another version than this is not overwritten."""
 
@@ -196,6 +198,8 @@ class QueueChangeIn(KueueBody):
     cluster_queue: Name
     job_types: Annotated[list[JobType], Field(max_length=3)] = Field(default_factory=list)
     limits: Annotated[list[LimitBody], Field(max_length=1_000)] = Field(default_factory=list)
+    highest_priority: Priority | None = None
+    """The highest class that may go through it, besides that of the ClusterQueue."""
     resource_version: Version | None = None
 
 
@@ -216,6 +220,7 @@ class QuotaOut(KueueBody):
     preemption: dict[str, Any]
     flavor_fungibility: dict[str, Any]
     covers_everything: bool
+    highest_priority: str | None
     is_default: bool
     """True for the queue of a cluster on which nobody declared one."""
     resource_version: int
@@ -245,6 +250,7 @@ class QueueOut(KueueBody):
     cluster_queue: str
     job_types: list[str]
     limits: list[dict[str, str]]
+    highest_priority: str | None
     resource_version: int
     created_at: InstantOut
     updated_at: InstantOut

@@ -13,6 +13,7 @@ from gpuplane.core.quota.specs import (
     SpecProblem,
     list_spec_problems,
 )
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
@@ -34,6 +35,7 @@ from gpuplane.domains.queues.rules import (
     default_specs,
     find_door,
     find_misspelt_flavor,
+    grants,
     known_doors,
     quantity_text,
 )
@@ -104,13 +106,25 @@ def load_specs(session: ReadSession, cluster_id: ClusterId) -> QueueSpecs:
 
 
 def choose_door(
-    specs: QueueSpecs, tenant: str, job_type: str, name: str | None
+    specs: QueueSpecs, tenant: str, job_type: str, name: str | None, priority: Priority
 ) -> LocalQueueSpec | None:
     """Return the door a job goes through; tenants without one use a queue that covers all."""
-    door = find_door(specs, tenant, job_type, name)
+    door = find_door(specs, tenant, job_type, name, priority)
     if door is not None or name not in (None, "default"):
         return door
-    return default_door(specs, tenant)
+    door = default_door(specs, tenant)
+    return door if door is not None and grants(specs, door, priority) else None
+
+
+def find_highest_class(
+    specs: QueueSpecs, tenant: str, job_type: str, name: str | None
+) -> tuple[str, Priority] | None:
+    """Return the door of a job that grants the highest class and that class, None without one."""
+    for priority in sorted(Priority, key=PRIORITY_VALUES.__getitem__, reverse=True):
+        door = choose_door(specs, tenant, job_type, name, priority)
+        if door is not None:
+            return door.name, priority
+    return None
 
 
 def load_declared(session: ReadSession, key: UUID | str) -> DeclaredQueues:
@@ -433,6 +447,7 @@ def _local_spec(declared: Declared[Door], tenants: dict[TenantId, str]) -> Local
         door.cluster_queue,
         frozenset(door.job_types),
         door.limits,
+        door.highest_priority,
     )
 
 

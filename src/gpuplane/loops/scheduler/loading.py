@@ -137,7 +137,9 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
     for job in pending:
         tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
         project = world.projects.get(job.project_id, str(job.project_id))
-        spec = queues.choose_door(view.queues, tenant, str(job.spec.job_type), job.spec.queue)
+        spec = queues.choose_door(
+            view.queues, tenant, str(job.spec.job_type), job.spec.queue, job.spec.priority
+        )
         if spec is None:
             doorless.append(job)
             continue

@@ -297,7 +297,7 @@ def _doorless(job: Job, view: ClusterView) -> Waiting:
     reason = Reason(
         Word.NO_QUEUE,
         f"Its tenant has no LocalQueue {asked}on {view.cluster.name} that takes "
-        f"{job.spec.job_type} jobs.",
-        "Have an operator create one, or use another cluster.",
+        f"{job.spec.job_type} jobs of class {job.spec.priority}.",
+        "Have an operator create one, or use another cluster or class.",
     )
     return Waiting(job.id, job.version, reason, (), 0)

@@ -1,12 +1,28 @@
-"""The queue of a cluster on which nobody declared one."""
+"""Which door a job goes through, and the queue of a cluster on which nobody declared one."""
 
-from gpuplane.core.quota.specs import WithinClusterQueue
-from gpuplane.domains.queues.rules.doors import default_door, default_specs, find_door
+from __future__ import annotations
+
+import pytest
+
+from gpuplane.core.quota.specs import (
+    ClusterQueueSpec,
+    LocalQueueSpec,
+    WithinClusterQueue,
+    unlimited_cluster_queue,
+)
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
+from gpuplane.domains.queues.rules.doors import (
+    QueueSpecs,
+    default_door,
+    default_specs,
+    find_door,
+    grants,
+)
 
 
-def test_priorities_evict_on_a_cluster_without_declared_queues() -> None:
+def test_no_tenant_evicts_another_on_a_cluster_without_declared_queues() -> None:
     (queue,) = default_specs().cluster_queues
-    assert queue.preemption.within_cluster_queue is WithinClusterQueue.LOWER_PRIORITY
+    assert queue.preemption.within_cluster_queue is WithinClusterQueue.NEVER
     assert queue.covers_everything
 
 
@@ -16,3 +32,40 @@ def test_a_tenant_without_a_door_goes_through_the_default_one() -> None:
     door = default_door(specs, "acme")
     assert door is not None
     assert (door.tenant, door.cluster_queue) == ("acme", specs.cluster_queues[0].name)
+
+
+def value(priority: Priority | None) -> int | None:
+    return None if priority is None else PRIORITY_VALUES[priority]
+
+
+@pytest.mark.parametrize(
+    ("of_queue", "of_door", "highest"),
+    [
+        (None, None, Priority.CRITICAL),
+        (Priority.NORMAL, None, Priority.NORMAL),
+        (None, Priority.LOW, Priority.LOW),
+        (Priority.LOW, Priority.HIGH, Priority.LOW),
+        (Priority.HIGH, Priority.SPOT, Priority.SPOT),
+    ],
+)
+def test_a_door_grants_what_it_and_its_queue_grant(
+    of_queue: Priority | None, of_door: Priority | None, highest: Priority
+) -> None:
+    queue = ClusterQueueSpec("q", covers_everything=True, highest_priority=value(of_queue))
+    door = LocalQueueSpec("main", "acme", "q", highest_priority=value(of_door))
+    specs = QueueSpecs((queue,), (), (door,))
+    assert specs.highest_class(door) is highest
+    assert specs.limits_classes is (of_queue is not None or of_door is not None)
+    for priority in Priority:
+        assert grants(specs, door, priority) is (
+            PRIORITY_VALUES[priority] <= PRIORITY_VALUES[highest]
+        )
+
+
+def test_a_job_passes_by_doors_that_do_not_grant_its_class() -> None:
+    low = LocalQueueSpec("a", "acme", "q", highest_priority=value(Priority.LOW))
+    high = LocalQueueSpec("b", "acme", "q")
+    specs = QueueSpecs((unlimited_cluster_queue("q"),), (), (low, high))
+    assert find_door(specs, "acme", "batch", None, Priority.LOW) is low
+    assert find_door(specs, "acme", "batch", None, Priority.HIGH) is high
+    assert find_door(specs, "acme", "batch", "a", Priority.HIGH) is None

@@ -10,6 +10,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
+from gpuplane.domains.jobs.service.classes import require_class_of_queues
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.secrets import service as secrets
@@ -24,6 +25,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
     Raises:
         BadJob: If a field cannot hold here.
         NotPartOfProduct: If no part stands behind this kind of work.
+        Forbidden: If no queue that takes it grants its priority class.
     """
     spec = submission.spec
     _check_kind(spec)
@@ -39,6 +41,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
     _check_backend(spec, candidates)
     _check_gpus(spec, candidates)
     _check_instants(spec, now)
+    require_class_of_queues(lookups, submission.tenant_id, spec, spec.priority, candidates)
     _check_named(lookups.session, submission)
     return cluster
 

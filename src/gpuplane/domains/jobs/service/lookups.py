@@ -5,7 +5,7 @@ Lives as long as one session: what it holds is as of that session's view.
 
 from functools import cached_property
 
-from gpuplane.core.ids import ProjectId, TenantId
+from gpuplane.core.ids import ClusterId, ProjectId, TenantId
 from gpuplane.core.pricing.book import PriceBook
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.billing import service as billing
@@ -13,6 +13,8 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.identity.service import Project
+from gpuplane.domains.queues import service as queues
+from gpuplane.domains.queues.service import QueueSpecs
 
 
 class Lookups:
@@ -24,6 +26,7 @@ class Lookups:
         self._usable: dict[TenantId, list[Cluster]] = {}
         self._projects: dict[ProjectId, Project | None] = {}
         self._tenants: dict[TenantId, str] = {}
+        self._queues: dict[ClusterId, QueueSpecs] = {}
 
     def usable_clusters(self, tenant_id: TenantId) -> list[Cluster]:
         """Return the clusters a tenant may use."""
@@ -44,6 +47,12 @@ class Lookups:
             found = identity.tenants_by_ids(self.session, {tenant_id})
             self._tenants[tenant_id] = found[tenant_id].name if tenant_id in found else ""
         return self._tenants[tenant_id]
+
+    def queues_of(self, cluster_id: ClusterId) -> QueueSpecs:
+        """Return what is declared about the queues of a cluster."""
+        if cluster_id not in self._queues:
+            self._queues[cluster_id] = queues.load_specs(self.session, cluster_id)
+        return self._queues[cluster_id]
 
     @cached_property
     def prices(self) -> PriceBook:

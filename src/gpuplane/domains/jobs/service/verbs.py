@@ -14,7 +14,7 @@ from gpuplane.core.lifecycle.jobs import (
 )
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import BudgetAction, JobType, Priority
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.errors import JobChanged, WrongStatus
@@ -22,7 +22,9 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Job
 from gpuplane.domains.jobs.rules.uptime import forget_look, keep_told, mark_pause
+from gpuplane.domains.jobs.service.classes import require_class_of_queues
 from gpuplane.domains.jobs.service.gating import look_at_gates
+from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.observing import store_checkpoint
 from gpuplane.domains.jobs.service.rights import (
     get_job,
@@ -295,6 +297,7 @@ def change_priority(
 
     Raises:
         WrongStatus: If it is over.
+        Forbidden: If the caller's role or the job's queue does not grant the class.
     """
     job = get_job_to_change(session, principal, job_id)
     require_class(principal, job.tenant_id, job.project_id, priority)
@@ -305,6 +308,7 @@ def change_priority(
         )
     if job.spec.priority is priority:
         return job
+    _require_class_of_queues(session, job, priority)
     spec = replace(job.spec, priority=priority)
     changed = replace(job, spec=spec, warned=tuple(forget_look(job.warned)))
     done = repository.update_job(
@@ -333,6 +337,17 @@ def change_priority(
     )  # fmt: skip - the event reads as one line of facts
     session.wake("scheduler", "monitor")
     return moved
+
+
+def _require_class_of_queues(session: ReadSession, job: Job, priority: Priority) -> None:
+    lookups = Lookups(session)
+    where = job.cluster_id or job.requested_cluster_id
+    candidates = [
+        each
+        for each in lookups.usable_clusters(job.tenant_id)
+        if (each.id == where if where is not None else not each.simulated)
+    ]
+    require_class_of_queues(lookups, job.tenant_id, job.spec, priority, candidates)
 
 
 def preempt_by_hand(

@@ -6,6 +6,7 @@ from gpuplane.domains.queues.rules.doors import (
     default_door,
     default_specs,
     find_door,
+    grants,
     known_doors,
 )
 from gpuplane.domains.queues.rules.encoding import (
@@ -31,6 +32,7 @@ __all__ = [
     "encode_limits",
     "find_door",
     "find_misspelt_flavor",
+    "grants",
     "known_doors",
     "limits_of",
     "quantity_text",

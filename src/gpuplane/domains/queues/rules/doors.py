@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuplane.core.quota.specs import (
-    ClusterQueueSpec,
-    CohortSpec,
-    LocalQueueSpec,
-    PreemptionPolicy,
-    WithinClusterQueue,
-)
+from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, LocalQueueSpec
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 
 DEFAULT_QUEUE = "default"
 """The queue of a cluster on which nobody declared one: it covers everything."""
@@ -28,22 +23,40 @@ class QueueSpecs:
         """Return whether nobody declared a queue here."""
         return all(queue.covers_everything for queue in self.cluster_queues)
 
+    @property
+    def limits_classes(self) -> bool:
+        """Return whether a class may be refused anywhere here."""
+        declared = (*self.cluster_queues, *self.local_queues)
+        return any(each.highest_priority is not None for each in declared)
+
+    def highest_class(self, door: LocalQueueSpec) -> Priority:
+        """Return the highest class that goes through a door, by its own word and its queue's."""
+        queue = next((q for q in self.cluster_queues if q.name == door.cluster_queue), None)
+        limits = (door.highest_priority, None if queue is None else queue.highest_priority)
+        least = min((each for each in limits if each is not None), default=None)
+        granted = [
+            each for each, value in PRIORITY_VALUES.items() if least is None or value <= least
+        ]
+        return max(granted, key=PRIORITY_VALUES.__getitem__, default=Priority.SPOT)
+
 
 def default_specs() -> QueueSpecs:
     """Return the queues of a cluster on which nobody declared any.
 
-    Higher priorities evict lower ones there: without it the classes would only be an order, and
-    whoever wants that declares a queue.
+    Higher classes of a tenant evict its own lower ones there, or the classes would only be an
+    order. No tenant evicts another's work: whoever wants that declares a queue and says so.
     """
-    preemption = PreemptionPolicy(within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY)
-    queue = ClusterQueueSpec(DEFAULT_QUEUE, preemption=preemption, covers_everything=True)
-    return QueueSpecs((queue,), (), ())
+    return QueueSpecs((ClusterQueueSpec(DEFAULT_QUEUE, covers_everything=True),), (), ())
 
 
 def find_door(
-    specs: QueueSpecs, tenant: str, job_type: str, name: str | None
+    specs: QueueSpecs,
+    tenant: str,
+    job_type: str,
+    name: str | None,
+    priority: Priority = Priority.SPOT,
 ) -> LocalQueueSpec | None:
-    """Return the LocalQueue a tenant's job of a type goes through, or None.
+    """Return the LocalQueue a tenant's job of a type and class goes through, or None.
 
     Args:
         specs: The queues of the cluster.
@@ -51,13 +64,23 @@ def find_door(
         job_type: `service`, `batch` or `training`.
         name: The LocalQueue asked for, or None for the one that takes the type: a queue that
             names the type comes before one that takes all.
+        priority: Its class; doors that do not grant it are passed by.
     """
     doors = [door for door in specs.local_queues if door.tenant == tenant]
     if name is not None:
         doors = [door for door in doors if door.name == name]
-    fitting = [door for door in doors if not door.job_types or job_type in door.job_types]
+    fitting = [
+        door
+        for door in doors
+        if (not door.job_types or job_type in door.job_types) and grants(specs, door, priority)
+    ]
     fitting.sort(key=lambda door: (not door.job_types, door.name))
     return fitting[0] if fitting else None
+
+
+def grants(specs: QueueSpecs, door: LocalQueueSpec, priority: Priority) -> bool:
+    """Return whether a class may go through a door."""
+    return PRIORITY_VALUES[priority] <= PRIORITY_VALUES[specs.highest_class(door)]
 
 
 def default_door(specs: QueueSpecs, tenant: str) -> LocalQueueSpec | None:

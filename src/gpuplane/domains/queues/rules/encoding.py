@@ -51,6 +51,7 @@ def encode_cluster_queue(spec: ClusterQueueSpec) -> dict[str, Any]:
             "preference": None if fungibility.preference is None else str(fungibility.preference),
         },
         "coversEverything": spec.covers_everything,
+        "highestPriority": spec.highest_priority,
     }
 
 
@@ -82,6 +83,7 @@ def cluster_queue_of(name: str, kept: Mapping[str, Any]) -> ClusterQueueSpec:
             None if preference is None else FlavorPreference(preference),
         ),
         covers_everything=kept.get("coversEverything", False),
+        highest_priority=kept.get("highestPriority"),
     )
 
 

@@ -1,0 +1,50 @@
+"""Which priority classes the queues of a job grant, besides what the caller's role grants."""
+
+from collections.abc import Sequence
+
+from gpuplane.core.ids import TenantId
+from gpuplane.core.workloads import JobSpec, Priority
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.jobs.service.lookups import Lookups
+from gpuplane.domains.queues import service as queues
+from gpuplane.kit.errors import Forbidden
+
+
+def require_class_of_queues(
+    lookups: Lookups,
+    tenant_id: TenantId,
+    spec: JobSpec,
+    priority: Priority,
+    candidates: Sequence[Cluster],
+) -> None:
+    """Raise unless a queue on one of the clusters grants the class to the job.
+
+    Where the tenant has no queue that takes the job it waits and says so; that is no refusal.
+
+    Raises:
+        Forbidden: If queues take the job and none of them grants its class.
+    """
+    job_type = str(spec.job_type)
+    best: tuple[str, str, Priority] | None = None
+    for cluster in candidates:
+        specs = lookups.queues_of(cluster.id)
+        if not specs.limits_classes:
+            return
+        tenant = lookups.tenant_name(tenant_id)
+        if queues.choose_door(specs, tenant, job_type, spec.queue, priority) is not None:
+            return
+        found = queues.find_highest_class(specs, tenant, job_type, spec.queue)
+        if found is None:
+            return
+        best = best or (cluster.name, *found)
+    if best is None:
+        return
+    cluster_name, queue, highest = best
+    raise Forbidden(
+        f"Queue {queue} on {cluster_name} grants the priority classes up to {highest}, "
+        f"not {priority}.",
+        code="priority_not_granted",
+        field="priority",
+        fix=f"Use {highest}, or another queue; `gpuplane queues ls` shows what each grants.",
+        extra={"highest_priority": str(highest), "queue": queue},
+    )

@@ -14,6 +14,7 @@ from gpuplane.backends.local.backend import LocalBackend
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import GpuId, ReplicaId
+from gpuplane.core.mig.profiles import find_table
 from gpuplane.core.topology.matrix import parse_topo_matrix
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.ids import new_id
@@ -92,3 +93,19 @@ async def test_a_job_sees_exactly_the_gpu_it_was_given(view: NvmlView, tmp_path:
 async def test_a_job_without_gpus_sees_none(view: NvmlView, tmp_path: Path) -> None:
     text, _ = await seen_by_cuda(tmp_path, 0)
     assert text == "error 100"  # CUDA_ERROR_NO_DEVICE
+
+
+def test_a_gpu_with_mig_can_be_cut_as_our_table_says(view: NvmlView) -> None:
+    session = NvmlSession()
+    compared = 0
+    for device in view.devices:
+        read = session.read_mig_table(device.index)
+        ours = find_table(device.model)
+        if read is None or ours is None:
+            continue
+        compared += 1
+        for profile in ours.profiles:
+            assert read.find_profile(profile.name) == profile
+    session.close()
+    if not compared:
+        pytest.skip("no GPU here has MIG and a table of ours")

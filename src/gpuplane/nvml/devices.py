@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuplane.core.hardware import find_model
+from gpuplane.core.mig.profiles import MigTable
 from gpuplane.nvml.links import numa_node, topology_text
+from gpuplane.nvml.mig import read_mig_table
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a faulty program causes on a sound GPU.
@@ -115,6 +118,22 @@ class NvmlSession:
         except nvml.NVMLError as error:
             self.close()  # the driver may have been reloaded: open anew at the next look
             return NvmlView(problem=f"NVML does not answer: {error}")
+
+    def read_mig_table(self, index: int) -> MigTable | None:
+        """Return how a GPU can be cut as the device tells it; None where it has no MIG or no GPU.
+
+        Args:
+            index: The device's number in this session.
+        """
+        self._open()
+        if self._nvml is None:
+            return None
+        handle = self._handle(index)
+        if isinstance(handle, Exception):
+            return None
+        model = str(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
+        known = find_model(model)
+        return read_mig_table(self._nvml, handle, known.name if known else model)
 
     def close(self) -> None:
         """End the session; the next look opens another."""

@@ -222,6 +222,9 @@ def test_shares_are_planned_over_gpus() -> None:
     ("arguments", "code", "text"),
     [
         (["layouts", "--model", "T4"], Exit.NOT_FOUND, "nvidia-t4 has no MIG"),
+        (["layouts"], Exit.USAGE, "Either a model or a GPU"),
+        (["layouts", "--model", "A30", "--gpu", "0"], Exit.USAGE, "Either a model or a GPU"),
+        (["profiles", "--gpu", "63"], Exit.NOT_FOUND, "no GPU 63 with MIG"),
         (["layouts", "--model", "H20"], Exit.NOT_FOUND, "are not published"),
         (["layouts", "--model", "A1000"], Exit.NOT_FOUND, "Nearest names"),
         (["plan", "--model", "A30", "--gpus", "1", "--share", "x"], Exit.USAGE, "is no share"),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ctypes import Structure, c_uint
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -40,9 +41,17 @@ class FakeGpu:
     mig: list[tuple[str, int]] | None = None
     remapped: tuple[int, int, int, int] | None = (0, 0, 0, 0)
     ecc_errors: int | None = 0
+    cuts: dict[int, tuple[str, int, list[tuple[int, int]], int]] = field(default_factory=dict)
+    """By NVML's number of a profile: name, compute slices, placements, most instances."""
     lost: bool = False
     nvlinks: list[str] = field(default_factory=list)
     """What each active link leads to: a bus address, or `switch`."""
+
+
+class Placement(Structure):
+    """NVML's `nvmlGpuInstancePlacement_t`."""
+
+    _fields_ = (("start", c_uint), ("size", c_uint))
 
 
 @dataclass
@@ -59,7 +68,9 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_NVLINK_MAX_LINKS = 18
+    NVML_GPU_INSTANCE_PROFILE_COUNT = 4
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    c_nvmlGpuInstancePlacement_t = Placement  # noqa: N815 - NVML own name, as the bindings spell it
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 - NVML own name, as the bindings spell it
 
     def __init__(self, *gpus: FakeGpu, levels: dict[tuple[int, int], int] | None = None) -> None:
@@ -133,6 +144,24 @@ class FakeNvml:
     def nvmlGpuInstanceGetInfo(self, handle: FakeMig) -> Any:
         assert handle.parent.mig is not None
         return SimpleNamespace(placement=SimpleNamespace(start=handle.parent.mig[handle.number][1]))
+
+    def nvmlDeviceGetGpuInstanceProfileInfo(
+        self, handle: FakeGpu, number: int, version: int
+    ) -> Any:
+        if number not in handle.cuts:
+            raise NotSupported
+        name, compute, _, most = handle.cuts[number]
+        return SimpleNamespace(
+            id=100 + number, name=name.encode(), sliceCount=compute, instanceCount=most
+        )
+
+    def nvmlDeviceGetGpuInstancePossiblePlacements(
+        self, handle: FakeGpu, profile_id: int, places: Any, count: Any
+    ) -> None:
+        found = handle.cuts[profile_id - 100][2]
+        count._obj.value = len(found)
+        for place, (start, size) in zip(places or (), found, strict=False):
+            place.start, place.size = start, size
 
     def nvmlDeviceGetRemappedRows(self, handle: FakeGpu) -> tuple[int, int, int, int]:
         if handle.remapped is None:

@@ -33,17 +33,26 @@ SOURCES = {
 }
 
 
+def source_options(function: Any) -> Any:
+    """Add `--model` and `--gpu`, of which one is needed."""
+    by_model = click.option("--model", help="A GPU model, such as A100-80GB or H100.")
+    by_gpu = click.option(
+        "--gpu", type=click.IntRange(0), help="Instead: a GPU of this machine, as NVML tells it."
+    )
+    return by_model(by_gpu(function))
+
+
 @click.group(cls=NearestGroup)
 def mig() -> None:
     """See how GPUs can be cut into MIG instances, without a server and without a GPU."""
 
 
 @mig.command()
-@click.option("--model", required=True, help="A GPU model, such as A100-80GB or H100.")
+@source_options
 @output_option
-def profiles(model: str, output: Output) -> None:
+def profiles(model: str | None, gpu: int | None, output: Output) -> None:
     """List the sizes in which a model can be cut and where each may begin."""
-    table = _get_table(model)
+    table = _get_source(model, gpu)
     rows = [
         {
             "profile": each.name,
@@ -63,15 +72,15 @@ def profiles(model: str, output: Output) -> None:
 
 
 @mig.command()
-@click.option("--model", required=True, help="A GPU model, such as A100-80GB or H100.")
+@source_options
 @output_option
-def layouts(model: str, output: Output) -> None:
+def layouts(model: str | None, gpu: int | None, output: Output) -> None:
     """List every way to cut a model to which nothing can be added.
 
     A mask has a bit for each memory slice. Profiles that differ from another in engines only (+me)
     are left out: they lie where the plain one lies.
     """
-    table = _get_table(model)
+    table = _get_source(model, gpu)
     found = list_full_layouts(table)
     rows = [_layout_row(number, layout) for number, layout in enumerate(found)]
     rules = mig_rules(table)
@@ -128,6 +137,32 @@ def plan(model: str, gpus: int, shares: tuple[str, ...], output: Output) -> None
     for part in parts:
         note(f"{part['profile']}: {part['instances']} instances, {100 * part['share']:g} % "
              f"({100 * part['wanted']:g} % wanted)")  # fmt: skip
+
+
+def _get_source(model: str | None, gpu: int | None) -> MigTable:
+    """Return the table of a model, or the one that a GPU of this machine reports."""
+    if (model is None) is (gpu is None):
+        raise CliError(
+            "Either a model or a GPU of this machine is needed.",
+            fix="Write --model NAME or --gpu INDEX.",
+            field="--model",
+            code=Exit.USAGE,
+        )
+    if model is not None:
+        return _get_table(model)
+    from gpuplane.nvml.devices import NvmlSession
+
+    session = NvmlSession()
+    table = session.read_mig_table(gpu or 0)
+    session.close()
+    if table is None:
+        raise CliError(
+            f"This machine has no GPU {gpu} with MIG.",
+            fix="Name a model with --model.",
+            field="--gpu",
+            code=Exit.NOT_FOUND,
+        )
+    return table
 
 
 def _get_table(model: str) -> MigTable:

@@ -246,21 +246,24 @@ def list_full_layouts(table: MigTable) -> tuple[MigLayout, ...]:
     sizes = _distinct_sizes(table)
     found: set[tuple[MigInstance, ...]] = set()
 
-    def extend(placed: tuple[MigInstance, ...], occupied: int, lowest: int) -> None:
+    def extend(placed: tuple[MigInstance, ...], occupied: int, compute: int, lowest: int) -> None:
         is_full = True
         for profile in sizes:
+            if compute + profile.compute_slices > table.compute_slices:
+                continue
             for start in free_placements(occupied, profile):
                 is_full = False
                 if start >= lowest:
                     extend(
                         (*placed, MigInstance(start, profile.name)),
                         occupied | profile.mask_at(start),
+                        compute + profile.compute_slices,
                         start + profile.memory_slices,
                     )
         if is_full:
             found.add(placed)
 
-    extend((), 0, 0)
+    extend((), 0, 0, 0)
     return tuple(MigLayout(table, placed) for placed in sorted(found))
 
 

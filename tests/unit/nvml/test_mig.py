@@ -35,9 +35,9 @@ def test_the_table_is_the_device_s_own() -> None:
     assert [layout.counts() for layout in list_full_layouts(table)] == [
         {"1g.5gb": 3},
         {"1g.5gb": 1, "2g.10gb": 1},
-        {"1g.5gb": 1, "2g.10gb": 1},
         {"2g.10gb": 1, "1g.5gb": 1},
         {"3g.20gb": 1},
+        {"1g.5gb": 1, "2g.10gb": 1},
     ]
 
 

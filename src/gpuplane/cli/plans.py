@@ -20,6 +20,9 @@ def plan_lines(estimate: Mapping[str, Any], at: datetime | None = None) -> list[
     if not estimate["fits_now"] and estimate["sentence"]:
         reason = f"{estimate['reason']}: " if estimate["reason"] else ""
         lines.append(f"      {reason}{estimate['sentence']}")
+    expected = estimate.get("prediction")
+    if expected is not None and expected["durations_seconds"] is not None:
+        lines.append(f"      expected: {expected['sentence']}")
     for option in estimate["cheaper"][:CHEAPER_SHOWN]:
         saving = money_text(option["saving"], estimate["currency"])
         less = f" ({saving} an hour less)" if saving else ""

@@ -53,6 +53,14 @@ def test_what_would_be_cheaper_comes_with_what_it_saves() -> None:
     assert lines[1:] == ["      cheaper: On L4 it costs less. (1.25 USD an hour less)"] * 2
 
 
+def test_what_similar_jobs_took_is_told_once_some_have_ended() -> None:
+    sentence = "12 similar jobs of this project ran 20 min in the middle."
+    known = {"durations_seconds": {"samples": 12}, "sentence": sentence}
+    assert plan_lines(an_estimate(prediction=known))[1:] == [f"      expected: {sentence}"]
+    unknown = {"durations_seconds": None, "sentence": "Nothing is known of its like."}
+    assert plan_lines(an_estimate(prediction=unknown)) == plan_lines(an_estimate())
+
+
 def test_without_a_price_the_plan_says_so() -> None:
     assert plan_lines(an_estimate(hourly_cost=None))[0].endswith("no price known")
 

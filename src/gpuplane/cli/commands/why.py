@@ -47,6 +47,8 @@ def _show_change(client: Client, path: str, known: dict[str, Any]) -> None:
         answer = known
     if answer["counts"] != known["counts"]:
         _show_counts(answer)
+    if answer.get("prediction"):
+        click.echo(f"\nonce it runs: {answer['prediction']['sentence']}")
     if answer["change"]:
         smallest = answer["change"]
         sentence = paint(smallest["sentence"], "bold")

@@ -87,6 +87,7 @@ def list_domains(
     if not is_together:
         return [everywhere]
     levels = _list_levels(fleet)
+    wishes = ranks if workload.placement.data else None
     if asks_nvlink(workload):
         domains += _cliques(workload, fleet, levels, capacity, needed)
         if workload.placement.links_required:
@@ -102,9 +103,9 @@ def list_domains(
     if asked is not None and is_balanced:
         domains += _balanced(levels[0], capacity, needed)
     if asked is not None and asked.mode is NetworkMode.REQUIRED:
-        return domains + _tightest(levels[0], capacity, needed, count)
+        return domains + _tightest(levels[0], capacity, needed, count, wishes)
     for places in levels:
-        domains += _tightest(places, capacity, needed, count)[:1]
+        domains += _tightest(places, capacity, needed, count, wishes)[:1]
     if levels:
         domains += _fewest(levels[0], capacity, needed, count)
     return [*domains, everywhere]
@@ -194,15 +195,31 @@ def _room(places: _Places, capacity: Ints) -> Ints:
     return np.asarray(summed.astype(np.int64))
 
 
-def _tightest(places: _Places, capacity: Ints, needed: int, count: int) -> list[Domain]:
-    """Return the named parts that hold all that is needed, the one with the least room first."""
+def _tightest(
+    places: _Places, capacity: Ints, needed: int, count: int, wishes: Ints | None = None
+) -> list[Domain]:
+    """Return the named parts that hold all that is needed, the one with the least room first.
+
+    Args:
+        places: The parts.
+        capacity: Replicas by node.
+        needed: Replicas that must fit.
+        count: Replicas that are asked for.
+        wishes: What comes before room, by node, higher is better: a part is as good as its best
+            node; None when nothing does.
+    """
     room = _room(places, capacity)
+    best = np.zeros(len(places.names), dtype=np.int64)
+    if wishes is not None:
+        np.maximum.at(best, places.place, np.where(capacity > 0, wishes, 0))
     fitting = sorted(
-        (int(room[i]), name, i) for i, name in enumerate(places.names) if name and room[i] >= needed
+        (-int(best[i]), int(room[i]), name, i)
+        for i, name in enumerate(places.names)
+        if name and room[i] >= needed
     )
     return [
         Domain(places.level, (Part((capacity > 0) & (places.place == i), count),))
-        for _, _, i in fitting
+        for *_, i in fitting
     ]
 
 

@@ -1,0 +1,116 @@
+"""Wide nodes: any wiring of nine to sixteen GPUs, every mask, against the slow way."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink
+from gpuplane.core.topology.tables import TopologyClass, topology_class
+from tests.unit.core.topology.matrices import Oracle, nested_switches_16
+
+Ints = NDArray[np.int64]
+
+
+@st.composite
+def wide_matrices(draw: st.DrawFn, least: int, most: int) -> LinkMatrix:
+    """Return any symmetric matrix of so many GPUs; few kinds of links, so that ties are common."""
+    count = draw(st.integers(least, most))
+    pairs = count * (count - 1) // 2
+    links = iter(draw(st.lists(st.sampled_from([0, 0, 1, 2]), min_size=pairs, max_size=pairs)))
+    paths = iter(draw(st.lists(st.sampled_from(PcieLink), min_size=pairs, max_size=pairs)))
+    nvlinks = [[0] * count for _ in range(count)]
+    pcie = [[PcieLink.PIX] * count for _ in range(count)]
+    for i in range(count):
+        for j in range(i):
+            nvlinks[i][j] = nvlinks[j][i] = next(links)
+            pcie[i][j] = pcie[j][i] = next(paths)
+    numa = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    return LinkMatrix(tuple(map(tuple, nvlinks)), tuple(map(tuple, pcie)), tuple(numa))
+
+
+@given(wide_matrices(9, 11), st.data(), st.sampled_from(LinkPreference), st.booleans())
+@settings(max_examples=8)
+def test_the_choice_and_what_it_leaves_behind_are_those_of_comparing_every_set(
+    matrix: LinkMatrix, data: st.DataObject, preference: LinkPreference, required: bool
+) -> None:
+    entry, oracle = TopologyClass(matrix), Oracle(matrix)
+    every = (1 << matrix.gpu_count) - 1
+    for _ in range(4):
+        free = data.draw(st.integers(1, every))
+        count = data.draw(st.integers(1, free.bit_count()))
+        expected = oracle.best(free, count, preference, required=required)
+        assert entry.best_subset(free, count, preference, required=required) == expected
+
+
+def worth_of_sets(oracle: Oracle, preference: LinkPreference) -> Ints:
+    """Return an order of all sets by worth, from the written rules alone, shape (mask,)."""
+    matrix, count = oracle.matrix, oracle.matrix.gpu_count
+    parts = [np.zeros(1 << count, dtype=np.int64) for _ in range(4)]
+    masks = np.arange(1 << count)
+    for i in range(count):
+        for j in range(i):
+            both = (masks >> i & masks >> j & 1) == 1
+            for part, value in zip(parts, oracle.worth(1 << i | 1 << j, preference), strict=True):
+                part[both] += value
+    key = parts[0]
+    for part, most in zip(parts[1:], (1 << 17, 1 << 7, 1 << 9), strict=True):
+        key = key * most + part
+    assert matrix.gpu_count <= 16
+    return key
+
+
+def allowed_sets(oracle: Oracle, preference: LinkPreference) -> NDArray[np.bool_]:
+    """Return which sets have only pairs that satisfy the preference, shape (mask,)."""
+    count = oracle.matrix.gpu_count
+    masks = np.arange(1 << count)
+    allowed = np.ones(1 << count, dtype=np.bool_)
+    for i in range(count):
+        for j in range(i):
+            if not oracle.allowed(1 << i | 1 << j, preference):
+                allowed &= (masks >> i & masks >> j & 1) == 0
+    return allowed
+
+
+@given(wide_matrices(16, 16), st.sampled_from(LinkPreference), st.booleans(), st.integers(1, 16))
+@settings(max_examples=6)
+def test_every_mask_of_sixteen_gpus_gives_a_set_of_most_worth(
+    matrix: LinkMatrix, preference: LinkPreference, required: bool, count: int
+) -> None:
+    oracle = Oracle(matrix)
+    asked = LinkPreference.NVLINK if preference is LinkPreference.NONE else preference
+    worth = worth_of_sets(oracle, asked)
+    masks = np.arange(1 << 16)
+    sizes = np.array([mask.bit_count() for mask in range(1 << 16)])
+    fits = sizes == count
+    if required:
+        fits &= allowed_sets(oracle, preference)
+    best = np.where(fits, worth, -1)
+    for bit in range(16):
+        halves = best.reshape(-1, 2, 1 << bit)
+        np.maximum(halves[:, 1], halves[:, 0], out=halves[:, 1])
+    entry = TopologyClass(matrix)
+    row = entry.subset_row(count, preference, required=required).astype(np.int64)
+    found = row > 0
+    assert np.array_equal(found, best >= 0)
+    assert (row[found] & ~masks[found] == 0).all()
+    assert fits[row[found]].all()
+    assert np.array_equal(worth[row[found]], best[found])
+
+
+def test_a_choice_is_a_look_up_once_the_row_of_its_count_stands() -> None:
+    entry = topology_class(nested_switches_16())
+    row = entry.subset_row(3, LinkPreference.NVLINK, required=False)
+    assert entry.subset_row(3, LinkPreference.NVLINK, required=False) is row
+    assert (row.shape, row.nbytes, row.flags.writeable) == ((1 << 16,), 128 << 10, False)
+    for free in (0xFFFF, 0x0F0F, 0x8001):
+        chosen = entry.best_subset(free, 3, LinkPreference.NVLINK)
+        assert (chosen or 0) == int(row[free])
+
+
+def test_every_node_of_one_wiring_shares_its_tables() -> None:
+    first, second = nested_switches_16(), nested_switches_16()
+    assert first is not second
+    assert topology_class(first) is topology_class(second)

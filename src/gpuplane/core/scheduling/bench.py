@@ -24,6 +24,7 @@ from gpuplane.core.scheduling.filters import EVERYWHERE
 from gpuplane.core.scheduling.fragmentation import BoundMix, TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
+from gpuplane.core.scheduling.refusals import RefusalCounts
 from gpuplane.core.scheduling.reservations import Upcoming, latest_hold
 from gpuplane.core.scheduling.scores import (
     Ranks,
@@ -87,7 +88,7 @@ class Row:
             self.need, self.fleet, EVERYWHERE, self._active
         )
         self._ranks: Ranks | None = None
-        self._counts: tuple[int, list[tuple[Word, int]]] | None = None
+        self._refusals: RefusalCounts | None = None
 
     def suits(self, node: int) -> bool:
         """Tell whether a node passes every filter that does not depend on what is free."""
@@ -179,10 +180,9 @@ class Row:
 
     def count_refused(self) -> list[tuple[Word, int]]:
         """Return the nodes refused per filter, in the order of the filters."""
-        clock = self.fleet.clock
-        if self._counts is None or self._counts[0] != clock:
-            self._counts = (clock, filters.count_refused(self.need, self.fleet)[0])
-        return self._counts[1]
+        if self._refusals is None:
+            self._refusals = RefusalCounts(self.need, self.fleet)
+        return self._refusals.list_counts()
 
     def _list_suiting(self) -> Bools:
         if self._suits is None:
@@ -253,6 +253,7 @@ class Bench:
         self._version = 0
         self.held_until: Ints = np.zeros(len(fleet), dtype=np.int64)
         self.is_holding = False
+        self._open_until: dict[int, Bools] = {}
         self.is_open = False
         self.begin(mix, now, seed)
 
@@ -260,9 +261,7 @@ class Bench:
         """Make ready for a cycle: nothing is held, ranks follow this mix and seed."""
         self.is_open = True
         self.now = now
-        if self.is_holding:
-            self.held_until[:] = 0
-            self.is_holding = False
+        self.release_holds()
         self.upcoming = ()
         for key in [key for key in self._rows if key[2]]:
             del self._rows[key]  # what was kept clear for whom is told anew
@@ -337,12 +336,24 @@ class Bench:
 
     def hold(self, node: int, until: int) -> None:
         """Keep a node for someone: only work that ends by then may start there."""
+        self._open_until.clear()
         self.held_until[node] = max(int(self.held_until[node]), until)
         self.is_holding = True
 
+    def release_holds(self) -> None:
+        """Keep no node for anyone."""
+        if self.is_holding:
+            self.held_until[:] = 0
+            self.is_holding = False
+            self._open_until.clear()
+
     def open_nodes(self, ends_at: int) -> Bools:
         """Return the nodes that work ending at this instant may use."""
-        return np.asarray((self.held_until == 0) | (self.held_until >= ends_at))
+        found = self._open_until.get(ends_at)
+        if found is None:
+            found = np.asarray((self.held_until == 0) | (self.held_until >= ends_at))
+            self._open_until[ends_at] = found
+        return found
 
     def count_refused(self, row: Row) -> list[tuple[Word, int]]:
         """Return the nodes refused per filter, in the order of the filters."""

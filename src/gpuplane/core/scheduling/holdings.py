@@ -242,8 +242,10 @@ class Holdings:
             sums = self._sums.setdefault(_door_of(release), _Sums())
             sums.members[id(release)] = release
             sums.is_current = False
+            if self._releases is not None:
+                bisect.insort(self._releases, release, key=release_key)
         self._count(held.workload, held.workload.replicas.count)
-        self._running = self._releases = None
+        self._running = None
 
     def _remove(self, key: int) -> None:
         held = self._held.pop(key)
@@ -259,8 +261,13 @@ class Holdings:
             sums.is_current = False
             if not sums.members:
                 del self._sums[door]
+            if self._releases is not None:
+                place = bisect.bisect_left(self._releases, release_key(release), key=release_key)
+                while self._releases[place] is not release:
+                    place += 1
+                del self._releases[place]
         self._count(held.workload, -held.workload.replicas.count)
-        self._running = self._releases = None
+        self._running = None
 
     def _count(self, workload: Workload, change: int) -> None:
         key = workload.class_key

@@ -4,7 +4,7 @@ Owns what happens when a workload's turn comes and what its queue does after it 
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
@@ -35,12 +35,10 @@ from gpuplane.core.scheduling.workload import Workload
 @dataclass(slots=True)
 class _QueueState:
     is_stopped: bool = False
-    refused: set[Hashable] = field(default_factory=set)
-    hopeless: set[Hashable] = field(default_factory=set)
 
 
 _Outcome = Placed | Blocked | Entry
-"""An entry by itself waits for the same reason as one of its queue and rank before it."""
+"""An entry by itself waits for the same reason as one of its queue and kind before it."""
 
 
 class Judge:
@@ -53,6 +51,7 @@ class Judge:
         self._recuts: dict[JobId, Recut] = {}
         self._queues: dict[str, _QueueState] = {}
         self._outcomes: list[_Outcome] = []
+        self._full: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
         self._heads = HeadKeeper(trial)
@@ -72,32 +71,33 @@ class Judge:
         if state.is_stopped:
             reserved = self._trial.find_reserved(workload)
             return entry if reserved is None else self._place(entry, reserved, position)
-        kind = entry.kind
-        is_known = kind is not None and kind in state.refused
+        is_known = entry.place is not None and entry.place in self._full
         refusal: QuotaRefusal | None = None
         if not is_known:
             found = self._find_place(entry)
             if isinstance(found, Found):
                 return self._place(entry, found, position)
             refusal = found
-            if kind is not None:
+            if entry.place is not None:
                 # Room only shrinks within a cycle: what found none will find none.
-                state.refused.add(kind)
+                self._full.add(entry.place)
         # Cutting a GPU anew loses nothing, so it goes before stopping anyone.
         blocked: Blocked | None = None
         if workload.resources.mig_profile is not None:
             blocked = self._cut_for(entry, position)
         if blocked is None:
-            plan = self._find_plan(entry, state)
+            plan = self._find_plan(entry)
             if plan is not None:
                 blocked = self._promise(entry, plan, position)
             else:
                 starts_at = None
                 if not is_known and not _is_final(refusal):
                     starts_at = self._heads.keep_place(workload)
-                blocked = Blocked(entry, position, starts_at=starts_at)
                 if entry.rank is not None:
                     self._refused.add(entry.rank)
+                    if is_known:
+                        return entry
+                blocked = Blocked(entry, position, starts_at=starts_at)
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
             state.is_stopped = True
@@ -110,7 +110,7 @@ class Judge:
             answer = trial.answers.first(entry, trial.changes)
             if isinstance(answer, QuotaRefusal):
                 return trial.find_reserved(workload) or answer
-        return trial.find_place(workload)
+        return trial.find_place(workload, entry.kind)
 
     def finish(self) -> list[Verdict]:
         """Return the verdicts of all who were considered, in the order of their turns."""
@@ -121,7 +121,7 @@ class Judge:
         for position, outcome in enumerate(self._outcomes):
             if type(outcome) is Entry:
                 is_behind = bool(stopped) and outcome.workload.queue in stopped
-                key = outcome.workload.queue if is_behind else outcome.rank
+                key = outcome.workload.queue if is_behind else outcome.place
                 said = alike.get(key)
                 if said is None:
                     said = alike[key] = explainer.explain_alike(outcome, is_behind=is_behind)
@@ -176,18 +176,11 @@ class Judge:
         self._recuts[workload.job_id] = plan
         return Blocked(entry, position, cut=plan.changes)
 
-    def _find_plan(self, entry: Entry, state: _QueueState) -> Plan | None:
-        """Return a plan with victims; one search a kind and class that finds none is enough."""
-        workload = entry.workload
-        rank = None
-        if entry.kind is not None:
-            rank = (entry.kind, workload.priority, workload.preempts_others)
-            if rank in state.hopeless:
-                return None
-        plan = self._victims.find_plan(workload)
-        if plan is None and rank is not None:
-            state.hopeless.add(rank)
-        return plan
+    def _find_plan(self, entry: Entry) -> Plan | None:
+        """Return a plan with victims; one search a rank that finds none is enough."""
+        if entry.rank is not None and entry.rank in self._refused:
+            return None
+        return self._victims.find_plan(entry.workload)
 
     def _place(self, entry: Entry, found: Found, position: int) -> Placed:
         self._trial.note_started(entry.workload, found)

@@ -37,11 +37,11 @@ def kind_of(workload: Workload, owners: Owners) -> Hashable | None:
     )
 
 
-def rank_of(workload: Workload, kind: Hashable | None) -> Hashable | None:
-    """Return what two workloads must share to be refused alike, None if each is asked.
+def rank_of(workload: Workload, place: Hashable | None) -> Hashable | None:
+    """Return what two workloads of a place must share to be refused alike, None if each is asked.
 
     A GPU may be cut anew for one job and not for the next, so work on MIG instances is asked.
     """
-    if kind is None or workload.resources.mig_profile is not None:
+    if place is None or workload.resources.mig_profile is not None:
         return None
-    return workload.queue, kind, workload.priority.value, workload.preempts_others
+    return place, workload.priority.value, workload.preempts_others

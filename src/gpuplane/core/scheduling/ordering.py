@@ -40,7 +40,8 @@ class Entry:
         key: Orders the entries of a queue, best first.
         due: From when on `effective` may be another one, in ms.
         kind: What makes two workloads of a queue equal for a place, None when nothing does.
-        rank: Queue, kind and class: who shares it is refused whatever the other was refused.
+        place: Queue and kind: who shares it finds no place either, for the same reason.
+        rank: That and the class: who shares it finds no victims either. None if each is asked.
         waiting: The verdict it got last, given again when nothing in it has changed.
     """
 
@@ -49,6 +50,7 @@ class Entry:
     key: Key
     due: int
     kind: Hashable | None = None
+    place: Hashable | None = None
     rank: Hashable | None = None
     waiting: Waiting | None = None
 
@@ -73,7 +75,8 @@ def compute_entry(
         due = min(starved_due, deadline_due)
     key = (-effective, workload.queued_at, str(workload.job_id))
     kind = kind_of(workload, owners)
-    return Entry(workload, effective, key, due, kind, rank_of(workload, kind))
+    place = None if kind is None else (workload.queue, kind)
+    return Entry(workload, effective, key, due, kind, place, rank_of(workload, place))
 
 
 def describe_boosts(workload: Workload, boosts: Boosts, now: int) -> list[str]:

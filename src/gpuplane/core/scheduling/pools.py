@@ -146,8 +146,9 @@ class PendingPool:
         entry = compute_entry(workload, boosts, now, self._owners)
         if entry.kind is not None:
             entry.kind = self._intern(entry.kind)
+            entry.place = self._intern((workload.queue, entry.kind))
         if entry.rank is not None:
-            entry.rank = self._intern(rank_of(workload, entry.kind))
+            entry.rank = self._intern(rank_of(workload, entry.place))
         return entry
 
     def _intern(self, value: Hashable) -> int:

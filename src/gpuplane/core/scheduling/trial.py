@@ -4,7 +4,8 @@ Owns the search for quota and nodes for one workload. Whose turn it is, who is s
 verdict says is decided by others on top of it.
 """
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -73,6 +74,7 @@ class Trial:
         self.answers = Answers(self.admission, kept)
         self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
+        self._full: set[tuple[Hashable, tuple[str, ...], int]] = set()
         self.started: list[tuple[Workload, Found]] = []
         self._releases: tuple[int, list[Release]] | None = None
         if snapshot.reservations:
@@ -138,7 +140,9 @@ class Trial:
         if self._releases is None or self._releases[0] != self.changes:
             found = self._holdings.list_releases()
             if self.started:
-                found = sorted([*found, *self._list_started()], key=release_key)
+                found = found.copy()
+                for release in self._list_started():
+                    bisect.insort(found, release, key=release_key)
             self._releases = self.changes, found
         return self._releases[1]
 
@@ -194,11 +198,11 @@ class Trial:
         self._keep_started()
         self.now = now
         self.heads.clear()
+        self._full.clear()
         self.started.clear()
         for bench in self.benches:
             bench.now = now
-            bench.held_until[:] = 0
-            bench.is_holding = False
+            bench.release_holds()
 
     def _keep_started(self) -> None:
         """Count what was started since the last advance as running."""
@@ -235,9 +239,17 @@ class Trial:
             return answer.usage, answer.borrow_level
         return ({}, 0) if answer is None else (answer.usage, 0)
 
-    def find_place(self, workload: Workload) -> Found | QuotaRefusal | None:
-        """Find quota and nodes for a workload and count them; None when only nodes are short."""
-        found = self._find_within_quota(workload)
+    def find_place(
+        self, workload: Workload, kind: Hashable | None = None
+    ) -> Found | QuotaRefusal | None:
+        """Find quota and nodes for a workload and count them; None when only nodes are short.
+
+        Args:
+            workload: What to place.
+            kind: Its kind, when nothing is on trial: nodes that had no room for the kind once
+                are not asked again, whatever the queue.
+        """
+        found = self._find_within_quota(workload, kind)
         if isinstance(found, Found) or workload.reservation_id is None:
             return found
         return self.find_reserved(workload) or found
@@ -253,7 +265,9 @@ class Trial:
         alone = workload if workload.only_reserved else replace(workload, only_reserved=True)
         return self._find_nodes(alone, Grant(workload.replicas.count, {}, (), 0))
 
-    def _find_within_quota(self, workload: Workload) -> Found | QuotaRefusal | None:
+    def _find_within_quota(
+        self, workload: Workload, kind: Hashable | None
+    ) -> Found | QuotaRefusal | None:
         refusal: QuotaRefusal | None = None
         has_quota = False
         for replicas in self._list_counts(workload):
@@ -266,7 +280,12 @@ class Trial:
                 ends_at = latest_end(workload, self.now)
                 if head is not None and not head.lets_pass(answer.usage, ends_at):
                     continue
+                asked = (kind, answer.flavors, answer.replicas)
+                if kind is not None and asked in self._full:
+                    continue
                 found = self._find_nodes(workload, answer)
+                if found is None and kind is not None:
+                    self._full.add(asked)
                 if found is not None:
                     tree = self.admission.tree
                     tree.add_usage(workload.queue, found.grant.usage, workload.local_queue)

@@ -35,7 +35,7 @@ from gpuplane.core.scheduling.room import (
 )
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-from gpuplane.core.workloads import PRIORITY_VALUES
+from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class VictimSearch:
         self._soft: list[Piece] = []
         self._soft_workloads: list[RunningWorkload] = []
         self._chosen: set[JobId] = set()
+        self._nobody: set[tuple[Priority, bool | None, tuple[ClusterId, ...] | None]] = set()
         self._spent: dict[ClusterId, int] = dict(trial.snapshot.preempted_last_hour)
 
     def find_plan(self, workload: Workload) -> Plan | None:
@@ -86,11 +87,16 @@ class VictimSearch:
         """
         if not self._limits.enabled or self._searches_left <= 0:
             return None
+        asker = (workload.priority, workload.preempts_others, workload.clusters)
+        if asker in self._nobody:
+            return None
         candidates = self._usable(workload)
         # What stops was stopped for somebody who may stop it: nobody else waits for it.
         soft = [piece for piece in self._soft if may_stop(workload, piece.owner.workload)]
         stopping = [each for each in self._soft_workloads if may_stop(workload, each.workload)]
         if not candidates and not soft and not stopping:
+            # Whom this one may not stop now is not stopped for it later in the cycle either.
+            self._nobody.add(asker)
             return None
         if not self._trial.could_ever_fit(workload):
             return None

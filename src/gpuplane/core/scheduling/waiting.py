@@ -3,15 +3,18 @@
 Owns the judgement of what keeps a workload from starting, by what is left at the end of a cycle.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.facts import MigChange
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling import filters
 from gpuplane.core.scheduling.admission import QuotaRefusal
-from gpuplane.core.scheduling.bench import NOT_FIT, latest_end
+from gpuplane.core.scheduling.bench import latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
 from gpuplane.core.scheduling.explain import describe_refusal
 from gpuplane.core.scheduling.network import (
@@ -62,7 +65,7 @@ class Explainer:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self._counts: dict[tuple[int, str], tuple[list[tuple[Word, int]], int]] = {}
+        self._by_kind: dict[Hashable, tuple[Reason, list[tuple[Word, int]]]] = {}
 
     def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
         """Return what is said of everyone who waits like this one.
@@ -70,12 +73,12 @@ class Explainer:
         The very values that were said in the cycle before, where they are equal.
 
         Args:
-            entry: Who waits; refused like the others of its rank, or behind a StrictFIFO head.
+            entry: Who waits; refused like the others of its place, or behind a StrictFIFO head.
             is_behind: Which of the two.
         """
         waiting = self.explain(Blocked(entry, 0, behind_head=is_behind))
         said = waiting.reason, waiting.counts
-        key = entry.workload.queue if is_behind else entry.rank
+        key = entry.workload.queue if is_behind else entry.place
         before = self._trial.memory.said.get(key)
         if before == said:
             return before
@@ -94,14 +97,14 @@ class Explainer:
             )
         elif blocked.cut:
             # Its quota is kept for it, so the queue must not be asked again.
-            counts = self._explain_nodes(workload)[1]
+            counts = self._explain_nodes(blocked.entry)[1]
             reason = needs_repartition(workload, blocked.cut, is_underway=blocked.is_cutting)
         else:
             quota = self._quota_refusal(blocked.entry)
             if quota is not None:
                 reason = quota.reason
             else:
-                reason, counts = self._explain_nodes(workload)
+                reason, counts = self._explain_nodes(blocked.entry)
         if blocked.starts_at is not None:
             kept = _describe_kept_place(blocked.starts_at, self._trial.now)
             reason = Reason(reason.word, f"{reason.sentence} {kept}", reason.fix)
@@ -120,7 +123,16 @@ class Explainer:
         answer = self._trial.answers.first_needed(entry, self._trial.changes)
         return answer if isinstance(answer, QuotaRefusal) else None
 
-    def _explain_nodes(self, workload: Workload) -> tuple[Reason, list[tuple[Word, int]]]:
+    def _explain_nodes(self, entry: Entry) -> tuple[Reason, list[tuple[Word, int]]]:
+        """Return the dominant reason and the counts per filter, once a kind."""
+        if entry.kind is None:
+            return self._look_at_nodes(entry.workload)
+        found = self._by_kind.get(entry.kind)
+        if found is None:
+            found = self._by_kind[entry.kind] = self._look_at_nodes(entry.workload)
+        return found
+
+    def _look_at_nodes(self, workload: Workload) -> tuple[Reason, list[tuple[Word, int]]]:
         """Return the dominant reason and the counts per filter, over every cluster it may use.
 
         Dominant is the last filter that refused a node: those nodes came closest.
@@ -132,17 +144,15 @@ class Explainer:
             if not self._trial.may_use(workload, bench.fleet):
                 continue
             row = bench.row(workload)
-            key = (index, workload.class_key)
-            if key not in self._counts:
-                self._counts[key] = (bench.count_refused(row), int((row.ranks != NOT_FIT).sum()))
-            for word, refused in self._counts[key][0]:
+            for word, refused in bench.count_refused(row):
                 totals[word] = totals.get(word, 0) + refused
             nodes += len(bench.fleet)
-            fits = self._counts[key][1]
+            fits = int(np.count_nonzero(row.fits))
             fitting += fits
             if fits:
-                allowed = self._trial.allowed_nodes(workload, index, None)
-                placeable += count_placeable(workload, bench, allowed)
+                if workload.replicas.count > 1:
+                    allowed = self._trial.allowed_nodes(workload, index, None)
+                    placeable += count_placeable(workload, bench, allowed)
                 rest = self._rest_word(workload, index)
         counts = sorted(totals.items(), key=lambda item: _FILTER_ORDER[item[0]])
         if fitting:
@@ -155,7 +165,7 @@ class Explainer:
     def _rest_word(self, workload: Workload, index: int) -> Word:
         """Return what keeps a workload away from nodes that pass every filter."""
         bench = self._trial.benches[index]
-        fits = bench.row(workload).ranks != NOT_FIT
+        fits = bench.row(workload).fits
         affinity = self._trial.affinity_nodes(workload, index)
         if affinity is not None and not (fits & affinity).any():
             return Word.AFFINITY

@@ -4,11 +4,12 @@ Owns gangs (all or nothing with a ledger), spreading, and the level of the netwo
 inside. Counts what it places into the fleet; the caller keeps it or rolls back.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplane.core.fleet.columns import POPCOUNT, Bools, Fleet, Ints, Take
+from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Take
 from gpuplane.core.scheduling.bench import NOT_FIT, Bench, Row
 from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.filters import EVERYWHERE, mig_starts
@@ -97,10 +98,8 @@ def compute_capacity(row: Row, allowed: Bools | None) -> Ints:
     Exact but for links that are required: there a later replica may find them taken.
     """
     need, fleet, resources = row.need, row.fleet, row.need.resources
-    fits = row.ranks != NOT_FIT
-    if allowed is not None:
-        fits = fits & allowed
-    capacity = np.full(len(fleet), _UNBOUNDED, dtype=np.int64)
+    fits = row.fits if allowed is None else row.fits & allowed
+    capacity: Ints = np.full(len(fleet), _UNBOUNDED, dtype=np.int64)
     for free, wanted in (
         (fleet.cpu_free, resources.cpu_milli),
         (fleet.memory_free, resources.memory_mib),
@@ -116,10 +115,10 @@ def compute_capacity(row: Row, allowed: Bools | None) -> Ints:
 def _device_capacity(need: Need, fleet: Fleet) -> Ints:
     if need.is_mig:
         starts = mig_starts(need, fleet, EVERYWHERE, need.granted_mask)
-        return np.asarray(POPCOUNT[starts].sum(axis=0, dtype=np.int64))
+        return np.asarray(np.bitwise_count(starts).sum(axis=0, dtype=np.int64))
     if not need.is_share:
-        free = fleet.gpu_free_mask & need.granted_mask
-        return np.asarray(POPCOUNT[free].astype(np.int64) // need.resources.gpu_count)
+        free = np.bitwise_count(fleet.gpu_free_mask & need.granted_mask)
+        return np.asarray(free.astype(np.int64) // need.resources.gpu_count)
     bits = np.arange(fleet.gpu_count_max, dtype=np.uint16)[:, None]
     allowed = (need.granted_mask[None, :] >> bits) & np.uint16(1)
     shares = fleet.gpu_free_milli // np.uint16(need.resources.gpu_milli) * allowed
@@ -127,14 +126,33 @@ def _device_capacity(need: Need, fleet: Fleet) -> Ints:
 
 
 def _place_one(row: Row, allowed: Bools | None) -> Spots | None:
-    ranks = row.ranks if allowed is None else np.where(allowed, row.ranks, NOT_FIT)
-    node = int(ranks.argmax())
-    rank = int(ranks[node])
-    if rank == NOT_FIT:
+    best = row.find_best(allowed)
+    if best is None:
         return None
+    node, rank = best
     take = choose_devices(row, node)
     row.fleet.allocate(take)
     return Spots((take,), score_of_rank(rank, row.context, node), Level.NODE)
+
+
+def place_batch(
+    workload: Workload, count: int, bench: Bench, allowed: Bools | None = None
+) -> list[Spots]:
+    """Place up to `count` workloads of one class and one replica each, in one call.
+
+    Every one gets what it would get if they were placed one after the other.
+
+    Args:
+        workload: Any of them.
+        count: How many there are.
+        bench: The fleet to place them in.
+        allowed: Nodes that may be used, shape (node,); None for all.
+
+    Returns:
+        As many as fit.
+    """
+    row = bench.row(workload)
+    return [Spots((take,), score, Level.NODE) for take, score in _fill(row, count, allowed)]
 
 
 def _fill_parts(
@@ -144,28 +162,33 @@ def _fill_parts(
     takes: list[Take] = []
     total = 0
     for part in parts:
-        more, score = _fill(row, min(part.most, count - len(takes)), part.nodes, spread=spread)
-        takes += more
-        total += score
+        most = min(part.most, count - len(takes))
+        for take, score in _fill(row, most, part.nodes, spread=spread):
+            takes.append(take)
+            total += score
     return takes, total
 
 
-def _fill(row: Row, count: int, domain: Bools, *, spread: bool) -> tuple[list[Take], int]:
-    """Place up to `count` replicas, each on the best node left, and sum their scores."""
-    takes: list[Take] = []
-    total = 0
-    domain = domain.copy()
-    while len(takes) < count:
-        row.refresh()
-        ranks = np.where(domain, row.ranks, NOT_FIT)
-        node = int(ranks.argmax())
-        rank = int(ranks[node])
-        if rank == NOT_FIT:
-            break
-        take = choose_devices(row, node)
-        row.fleet.allocate(take)
-        takes.append(take)
-        total += score_of_rank(rank, row.context, node)
-        if spread:
-            domain[node] = False
-    return takes, total
+def _fill(
+    row: Row, count: int, domain: Bools | None, *, spread: bool = False
+) -> Iterator[tuple[Take, int]]:
+    """Place up to `count` replicas, each on the best node left, and yield each with its score.
+
+    The nodes of the best rank are taken in their order. One is filled for as long as it ranks no
+    lower than that, because then it is still the first of the best.
+    """
+    row.refresh()
+    fleet, context = row.fleet, row.context
+    ranks = row.ranks.copy() if domain is None else np.where(domain, row.ranks, NOT_FIT)
+    while count and (best := int(ranks.max(initial=NOT_FIT))) != NOT_FIT:
+        for node in np.flatnonzero(ranks == best)[:count].tolist():
+            rank = best
+            while rank >= best and count:
+                take = choose_devices(row, node)
+                fleet.allocate(take)
+                count -= 1
+                yield take, score_of_rank(rank, context, node)
+                rank = NOT_FIT if spread else row.rank_on(node)
+            ranks[node] = rank
+            if not count:
+                break

@@ -55,6 +55,7 @@ from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.repartitioner import RepartitionerLoop
 from gpuplane.loops.retention import Retention, RetentionLoop
 from gpuplane.loops.scheduler.loop import SchedulerLoop
+from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.webhooks import WebhookLoop
 
 
@@ -106,6 +107,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             parts.turns,
             settings.loops.scheduler_s,
             parts.backends,
+            recorder_of(parts),
         ),
         DispatcherLoop(
             database,
@@ -201,6 +203,12 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             ),
         },
     )
+
+
+def recorder_of(parts: Parts) -> Recorder | None:
+    """Return what keeps the last decisions, None when none are to be kept."""
+    kept = parts.settings.scheduling.recordings
+    return Recorder(parts.home.decisions, kept) if kept > 0 else None
 
 
 def targets_of(settings: Settings) -> WaitTargets:

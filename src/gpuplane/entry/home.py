@@ -35,6 +35,11 @@ class Home:
         return self.path / "workspaces"
 
     @property
+    def decisions(self) -> Path:
+        """Return the folder of recorded decisions."""
+        return self.path / "decisions"
+
+    @property
     def keys(self) -> Path:
         """Return the folder of sealing keys."""
         return self.path / "keys"

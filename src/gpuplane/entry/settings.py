@@ -109,6 +109,8 @@ class SchedulingSettings:
     preemption: bool = setting(True, "true or false", "whether higher classes may stop lower ones")
     hint_points: int = setting(10, "points of 100", "most that a prediction adds to or takes from "
                                "a node's score; 0 for none")  # fmt: skip
+    recordings: int = setting(0, "files", "so many of the last decisions are kept in the home "
+                              "folder with all they were made from")  # fmt: skip
     no_show_s: int = setting(3600, "seconds", "a reservation that nobody uses so long after its "
                              "beginning is given up; 0 keeps it")  # fmt: skip
 

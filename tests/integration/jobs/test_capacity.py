@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.recording import decode_recording
+from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.jobs.service import WaitTargets
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.loops.monitor import MonitorLoop
+from gpuplane.loops.scheduler.loop import SchedulerLoop
+from gpuplane.loops.scheduler.recorder import Recorder
 from tests.integration.jobs.worlds import FLEET, World, running_world, runs_for
 
 HOUR_S = 3600
 NO_SHOW_S = 600
-WHOLE = {"gpu_type": "H100", "gpu_count": 8}
+WHOLE: dict[str, Any] = {"gpu_type": "H100", "gpu_count": 8}
 
 
 def later(world: World, seconds: float) -> str:
@@ -53,7 +59,7 @@ async def test_long_work_of_others_leaves_reserved_gpus_alone_and_short_work_use
 ) -> None:
     owner = await another_project(world)
     await reserve(world, 16, project_id=owner)
-    hours = {"estimated_duration_seconds": 3 * HOUR_S, "spec": runs_for(3 * HOUR_S)}
+    hours: dict[str, Any] = {"estimated_duration_seconds": 3 * HOUR_S, "spec": runs_for(3 * HOUR_S)}
     long = await world.submit(**WHOLE, **hours)
     short = await world.submit(
         **WHOLE, estimated_duration_seconds=HOUR_S // 2, spec=runs_for(HOUR_S // 2)
@@ -96,7 +102,7 @@ async def test_a_reservation_that_nobody_uses_is_given_up_and_one_in_use_is_kept
 
 
 async def test_work_that_nobody_may_stop_limits_what_can_be_reserved(world: World) -> None:
-    fixed = {"preemptible": False, "spec": runs_for(30 * HOUR_S)}
+    fixed: dict[str, Any] = {"preemptible": False, "spec": runs_for(30 * HOUR_S)}
     await world.submit(**WHOLE, **fixed)
     await world.submit(**WHOLE, max_duration_seconds=HOUR_S, **fixed)
     await world.turn(2)
@@ -232,3 +238,30 @@ async def test_a_cluster_is_dedicated_to_tenants_that_exist(world: World) -> Non
     nobody = {"tenant_id": "00000000-0000-7000-8000-000000000000"}
     refused = await world.ask("PUT", "/clusters/sim/dedication", status=422, json=nobody)
     assert refused["code"] == "grant_invalid"
+
+
+async def test_a_decision_of_the_scheduler_is_recorded_and_made_again(
+    world: World, tmp_path: Path
+) -> None:
+    loop = world.loops["scheduler"]
+    assert isinstance(loop, SchedulerLoop)
+    folder = tmp_path / "decisions"
+    world.loops["scheduler"] = SchedulerLoop(
+        world.server.database,
+        world.server.clock,
+        LeaseKeeper(world.server.database, world.server.clock, "test"),
+        Policy(),
+        0,
+        world.turns,
+        recorder=Recorder(folder, 3),
+    )  # fmt: skip - the call reads as one line
+    await reserve(world, 4)
+    for count in (8, 8, 8):
+        await world.submit(gpu_type="H100", gpu_count=count, spec=runs_for(60))
+    await world.turn()
+    (path,) = folder.iterdir()
+    stored, decided = gzip.decompress(path.read_bytes()).splitlines()
+    recording = decode_recording(stored)
+    assert len(recording.snapshot.reservations) == 1
+    assert recording.replay().to_json() == decided
+    assert len(recording.replay().placed) == 2

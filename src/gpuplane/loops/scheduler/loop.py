@@ -1,5 +1,6 @@
 """The loop: load the world, decide a cluster at a time, apply verdict by verdict."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from gpuplane.core.scheduling.decisions import (
     Waiting,
 )
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.recording import Recording
 from gpuplane.db.database import Database
 from gpuplane.db.leases import UNFENCED, LeaseKeeper, is_current
 from gpuplane.db.sessions import WriteSession
@@ -34,6 +36,7 @@ from gpuplane.loops.scheduler.loading import (
     find_no_cluster_reason,
     prepare,
 )
+from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.scheduler.state import SchedulerState
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -70,6 +73,7 @@ class SchedulerLoop:
         decisions: DecisionProcess,
         period_s: float = 10.0,
         backends: Backends | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Make the loop.
 
@@ -82,6 +86,7 @@ class SchedulerLoop:
             decisions: Whom the decision core is asked through.
             period_s: How often it looks without being woken.
             backends: Asked whether they can cut GPUs anew; without them nothing is cut.
+            recorder: Keeps what decisions were made from; None keeps nothing.
         """
         self.period_s = period_s
         self.last = CycleReport()
@@ -93,6 +98,7 @@ class SchedulerLoop:
         self._policy = policy
         self._seed = seed
         self._decisions = decisions
+        self._recorder = recorder
         self._state = SchedulerState()
 
     async def run_once(self) -> bool:
@@ -184,6 +190,9 @@ class SchedulerLoop:
         started = self._clock.monotonic()
         decision = await self._decisions.ask(WhatToStart(snapshot, policy, now, self._seed))
         report.decide_s += self._clock.monotonic() - started
+        if self._recorder is not None:
+            recording = Recording(snapshot, policy, now, self._seed)
+            await asyncio.to_thread(self._recorder.store, recording, decision)
         return decision
 
     async def _apply(

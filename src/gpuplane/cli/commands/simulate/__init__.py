@@ -11,6 +11,7 @@ from gpuplane.cli.table import Entry
 _AT = "gpuplane.cli.commands.simulate"
 
 SIMULATIONS: dict[str, Entry] = {
+    "decide": Entry(f"{_AT}.decide:decide", "Make a recorded decision again."),
     "placement": Entry(f"{_AT}.placement:placement", "Place pods on nodes as they arrive."),
     "queueing": Entry(f"{_AT}.queueing:queueing", "Serve one pool's queue by an order."),
 }

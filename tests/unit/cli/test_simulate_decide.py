@@ -1,0 +1,79 @@
+"""`gpuplane simulate decide` as people and programs call it: the same, another, or no record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuplane.cli.errors import Exit
+from gpuplane.cli.main import build
+from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.recording import Recording
+from gpuplane.loops.scheduler.recorder import Recorder
+from tests.builders import NOW, World, a_node, a_workload
+
+
+def a_recording(now: int = NOW) -> Recording:
+    pending = [a_workload("fits").gpus(8).build(), a_workload("waits").gpus(8).age(-1).build()]
+    return Recording(World([a_node()], pending=pending).snapshot(), Policy(), now, 3)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    recording = a_recording()
+    return Recorder(tmp_path / "decisions", 2).store(recording, recording.replay())
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(build(), ["simulate", "decide", *map(str, words)])
+
+
+def test_a_record_is_decided_on_again_to_the_same_bytes(file: Path) -> None:
+    shown = call(file)
+    assert shown.exit_code == 0, shown.output
+    assert "the same bytes" in shown.stdout
+    assert "InsufficientGpu" in shown.stdout
+    data = call(file, "-o", "json")
+    assert [each["kind"] for each in json.loads(data.stdout)["verdicts"]] == ["Placed", "Waiting"]
+
+
+def test_another_decision_in_the_record_is_told(file: Path) -> None:
+    first, _, rest = gzip.decompress(file.read_bytes()).partition(b"\n")
+    file.write_bytes(first + b"\n" + rest.replace(b'"seed":3', b'"seed":4'))
+    shown = call(file)
+    assert shown.exit_code == Exit.FAILED
+    assert "something else" in shown.output
+
+
+def test_an_input_without_a_decision_is_decided_on_alone(file: Path) -> None:
+    file.write_bytes(gzip.decompress(file.read_bytes()).partition(b"\n")[0])
+    shown = call(file)
+    assert shown.exit_code == 0
+    assert "nothing to compare with" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [(None, Exit.NOT_FOUND, "no file"), (b"{}", Exit.USAGE, "no recording"),
+     (b"\x1f\x8bxx", Exit.FAILED, "decisions")],
+)  # fmt: skip
+def test_a_file_that_is_no_record_is_refused(
+    file: Path, content: bytes | None, code: Exit, said: str
+) -> None:
+    file.unlink() if content is None else file.write_bytes(content)
+    shown = call(file)
+    assert shown.exit_code == code
+    assert said in shown.output
+
+
+def test_only_the_newest_records_are_kept(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, 2)
+    for now in (NOW, NOW + 1, NOW + 2):
+        recording = a_recording(now)
+        recorder.store(recording, recording.replay())
+    kept = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
+    assert kept == [str(NOW + 1), str(NOW + 2)]

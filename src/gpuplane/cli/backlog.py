@@ -275,7 +275,7 @@ def _waiting() -> Iterator[DemoJob]:
         job_type="training",
         priority="low",
     )
-    yield _job("platform", "needs-much-memory", "1 L4", 5, resources={"gpu_memory_gb": 40.0})
+    yield _job("platform", "needs-much-memory", "1 L4", 5, memory_gb=190.0)
     yield _job(
         "platform",
         "nightly-report",

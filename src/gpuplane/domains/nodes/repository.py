@@ -142,6 +142,25 @@ def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict
     return {row["model"]: int(row["count"]) for row in session.rows(query)}
 
 
+def largest_node(session: ReadSession, cluster_id: ClusterId) -> tuple[int, int]:
+    """Return the most milli-CPU and the most MiB of memory that a node of a cluster has."""
+    query = select(
+        func.max(_nodes.c.cpu_milli).label("cpu"), func.max(_nodes.c.memory_mib).label("memory")
+    ).where(_nodes.c.cluster_id == cluster_id, _nodes.c.present)
+    row = session.row(query)
+    return (0, 0) if row is None else (int(row["cpu"] or 0), int(row["memory"] or 0))
+
+
+def largest_gpus(session: ReadSession, cluster_id: ClusterId) -> dict[str, int]:
+    """Return the most MiB of memory that a GPU of each model on a cluster has."""
+    query = (
+        select(_gpus.c.model, func.max(_gpus.c.memory_mib).label("memory"))
+        .where(_gpus.c.cluster_id == cluster_id, _gpus.c.present)
+        .group_by(_gpus.c.model)
+    )
+    return {row["model"]: int(row["memory"]) for row in session.rows(query)}
+
+
 def _facts(value: object, names: Sequence[str]) -> dict[str, Any]:
     facts = {name: getattr(value, name) for name in names}
     if "taints" in facts:

@@ -108,6 +108,16 @@ def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict
     return repository.count_models(session, cluster_ids)
 
 
+def largest_node(session: ReadSession, cluster_id: ClusterId) -> tuple[int, int]:
+    """Return the most milli-CPU and the most MiB of memory that a node of a cluster has."""
+    return repository.largest_node(session, cluster_id)
+
+
+def largest_gpus(session: ReadSession, cluster_id: ClusterId) -> dict[str, int]:
+    """Return the most MiB of memory that a GPU of each model on a cluster has."""
+    return repository.largest_gpus(session, cluster_id)
+
+
 def models_of(session: ReadSession, gpu_ids: Collection[str]) -> dict[str, str]:
     """Return the model of each GPU that is known."""
     return repository.models_of(session, gpu_ids)

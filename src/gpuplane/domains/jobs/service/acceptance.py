@@ -12,6 +12,7 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
 from gpuplane.domains.jobs.service.classes import require_class_of_queues
 from gpuplane.domains.jobs.service.lookups import Lookups
+from gpuplane.domains.jobs.service.sizes import require_room
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.secrets import service as secrets
 
@@ -40,6 +41,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
         )
     _check_backend(spec, candidates)
     _check_gpus(spec, candidates)
+    require_room(lookups, spec, candidates)
     _check_instants(spec, now)
     require_class_of_queues(lookups, submission.tenant_id, spec, spec.priority, candidates)
     _check_named(lookups.session, submission)

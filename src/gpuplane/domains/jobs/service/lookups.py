@@ -13,6 +13,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.identity.service import Project
+from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import QueueSpecs
 
@@ -27,6 +28,7 @@ class Lookups:
         self._projects: dict[ProjectId, Project | None] = {}
         self._tenants: dict[TenantId, str] = {}
         self._queues: dict[ClusterId, QueueSpecs] = {}
+        self._largest: dict[ClusterId, tuple[int, int]] = {}
 
     def usable_clusters(self, tenant_id: TenantId) -> list[Cluster]:
         """Return the clusters a tenant may use."""
@@ -53,6 +55,12 @@ class Lookups:
         if cluster_id not in self._queues:
             self._queues[cluster_id] = queues.load_specs(self.session, cluster_id)
         return self._queues[cluster_id]
+
+    def largest_node(self, cluster_id: ClusterId) -> tuple[int, int]:
+        """Return the most milli-CPU and the most MiB of memory that a node of a cluster has."""
+        if cluster_id not in self._largest:
+            self._largest[cluster_id] = nodes.largest_node(self.session, cluster_id)
+        return self._largest[cluster_id]
 
     @cached_property
     def prices(self) -> PriceBook:

@@ -187,7 +187,7 @@ async def running_world(
     async with running_server(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt
     ) as server:
-        clock, database = server.clock, server.database
+        clock = server.clock
         backend = SimulatedBackend(
             parse_fleet(fleet, "sim.yaml"), clock, seed=1, state_path=folder / "sim.db"
         )
@@ -198,34 +198,7 @@ async def running_world(
             home.mkdir()
             local = await _add_cluster(server, "local", "local")
             registry.backends[local] = LocalBackend(home, clock)
-        leases = LeaseKeeper(database, clock, "test")
-        loops: dict[str, LoopBody] = {
-            body.name: body
-            for body in (
-                SchedulerLoop(database, clock, leases, Policy(), 0, turns, backends=registry),
-                DispatcherLoop(
-                    database,
-                    clock,
-                    registry,
-                    lambda: Surroundings("", str(workspaces), "test"),
-                    lambda: 0.0,
-                    sealing,
-                    Tracing(),
-                ),
-                ObserverLoop(
-                    database,
-                    clock,
-                    registry,
-                    lambda text: sealing.seal(text.encode(), OUTPUTS_CONTEXT),
-                    lambda: 0.0,
-                    lambda: None,
-                ),
-                InventoryLoop(database, clock, registry),
-                RepartitionerLoop(database, clock, registry),
-                LearnerLoop(database, clock, leases),
-                MonitorLoop(database, clock, registry, targets or WaitTargets(), uptimes=uptimes),
-            )
-        }  # fmt: skip - one loop a line
+        loops = _loops(server, registry, sealing, workspaces, turns, targets, uptimes)
         await loops["inventory"].run_once()
         try:
             yield World(server, sim, backend, registry, loops, workspaces, turns, questions)
@@ -239,6 +212,45 @@ async def running_world(
                 close = getattr(each, "close", None)
                 if close is not None:
                     close()
+
+
+def _loops(
+    server: Server,
+    registry: Registry,
+    sealing: SealingKeys,
+    workspaces: Path,
+    turns: DecisionProcess,
+    targets: WaitTargets | None,
+    uptimes: UptimeTargets | None,
+) -> dict[str, LoopBody]:
+    """Return every loop that moves jobs, by name."""
+    database, clock = server.database, server.clock
+    leases = LeaseKeeper(database, clock, "test")
+    bodies: tuple[LoopBody, ...] = (
+        SchedulerLoop(database, clock, leases, Policy(), 0, turns, backends=registry),
+        DispatcherLoop(
+            database,
+            clock,
+            registry,
+            lambda: Surroundings("", str(workspaces), "test"),
+            lambda: 0.0,
+            sealing,
+            Tracing(),
+        ),
+        ObserverLoop(
+            database,
+            clock,
+            registry,
+            lambda text: sealing.seal(text.encode(), OUTPUTS_CONTEXT),
+            lambda: 0.0,
+            lambda: None,
+        ),
+        InventoryLoop(database, clock, registry),
+        RepartitionerLoop(database, clock, registry),
+        LearnerLoop(database, clock, leases),
+        MonitorLoop(database, clock, registry, targets or WaitTargets(), uptimes=uptimes),
+    )
+    return {body.name: body for body in bodies}
 
 
 async def _add_cluster(server: Server, name: str, kind: str) -> ClusterId:

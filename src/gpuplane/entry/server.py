@@ -15,6 +15,9 @@ from gpuplane.kit.failpoints import arm_from_environment
 from gpuplane.kit.logs import setup_logging
 
 STOP_TIMEOUT_S = 10
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than clients and proxies keep theirs, so that it is
+never closed from here in the moment in which a request is sent on it."""
 SWITCH_S = 0.0005
 """How long a thread may compute while others wait for their turn. Every call into SQLite gives the
 turn away, and at Python's default of 5 ms the writer would wait that long after each of them."""
@@ -79,6 +82,7 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )
     server = _Server(config)

@@ -157,15 +157,23 @@ class Client:
     async def until(self, job_id: str, *statuses: str) -> str:
         """Wait until a job has one of these statuses, is paused or is over; return its status."""
 
+        job: dict[str, Any] = {}
+
         async def there() -> str:
+            nonlocal job
             job = await get(self.plane, f"/jobs/{job_id}")
             status: str = job["status"]
             is_paused = job["condition"] == "Paused"
             return status if is_paused or status in OVER or status in statuses else ""
 
-        return await wait_until_async(
-            there, f"{self.name} is {statuses}", deadline_s=SETTLE_S, interval_s=POLL_S
-        )
+        try:
+            return await wait_until_async(
+                there, f"{self.name} is {statuses}", deadline_s=SETTLE_S, interval_s=POLL_S
+            )
+        except AssertionError as error:
+            said = [job.get(key) for key in ("status", "condition", "reason", "status_message")]
+            others = await left(self.plane)
+            raise AssertionError(f"{error}; it is {said}; left: {others}") from error
 
     def remembered(self, what: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and is the same when the script is run again."""

@@ -114,6 +114,7 @@ async def test_nothing_is_lost_or_run_twice_when_killed_at_write_points_on_postg
     postgresql_home: Template, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
     points = [f"{unit}:{side}" for unit in UNITS for side in ("before", "after")]
     names = random.Random(seed).sample(points, POSTGRESQL_POINTS)
     walk = await walk_failpoints(postgresql_home, tmp_path, names)

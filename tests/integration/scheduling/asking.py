@@ -13,6 +13,7 @@ class OfOurs:
 
     what: str
     cost_ms: float = 1e9
+    travel_ms: float = 0.0
 
     def answer(self) -> object:
         if self.what == "pid":

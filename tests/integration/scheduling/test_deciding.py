@@ -30,7 +30,7 @@ from tests.integration.scheduling.asking import OfOurs
 from tests.waiting import wait_until, wait_until_async
 
 ROOT = Path(__file__).parents[3]
-ALWAYS = DecisionBounds(inline_ms=0)
+ALWAYS = DecisionBounds(inline_ms=0, worth_ratio=0)
 """Every question goes to the child, however small."""
 
 
@@ -78,6 +78,14 @@ async def test_the_child_answers_as_this_process_would() -> None:
 async def test_what_is_answered_quickly_needs_no_child() -> None:
     question = WhatToStart(a_snapshot(), Policy(), NOW, 0)
     with deciding(DecisionBounds()) as process:
+        assert len((await process.ask(question)).placed) == 2
+        assert process.pid is None
+
+
+async def test_a_question_stays_when_packing_it_would_take_as_long_as_answering_it() -> None:
+    question = WhatToStart(a_snapshot(), Policy(), NOW, 0)
+    bounds = DecisionBounds(inline_ms=0, worth_ratio=2 * question.cost_ms / question.travel_ms)
+    with deciding(bounds) as process:
         assert len((await process.ask(question)).placed) == 2
         assert process.pid is None
 
@@ -173,7 +181,7 @@ from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from tests.integration.scheduling.asking import OfOurs
 
 async def main():
-    process = DecisionProcess(DecisionBounds(inline_ms=0))
+    process = DecisionProcess(DecisionBounds(inline_ms=0, worth_ratio=0))
     print(await process.ask(OfOurs("pid")), flush=True)
     await process.ask(OfOurs("for ever"))
 

@@ -49,12 +49,15 @@ class DecisionBounds:
         timeout_s: Most a child may think about one question.
         memory_mib: Most memory a child may take.
         idle_s: After so long without a question the child is stopped.
+        worth_ratio: An answer that takes less than so many times the packing of its question is
+            given here: sending it away would save next to nothing.
     """
 
     inline_ms: float = 20.0
     timeout_s: float = 120.0
     memory_mib: int = 4096
     idle_s: float = 30.0
+    worth_ratio: float = 2.0
 
 
 class DecisionProcess:
@@ -85,7 +88,7 @@ class DecisionProcess:
         cost_ms = question.cost_ms
         if cost_ms <= min(AT_ONCE_MS, self._bounds.inline_ms):
             return question.answer()
-        if cost_ms <= self._bounds.inline_ms:
+        if cost_ms <= max(self._bounds.inline_ms, self._bounds.worth_ratio * question.travel_ms):
             return await asyncio.to_thread(question.answer)
         if self._is_closed:
             raise DecisionFailed("The control plane is stopping.")

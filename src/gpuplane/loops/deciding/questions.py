@@ -19,8 +19,12 @@ A_co = TypeVar("A_co", covariant=True)
 
 NODE_US = 0.004
 """What one node costs one waiting job in a decision: its share of the columns."""
-WORKLOAD_US = 120.0
-"""What one waiting job costs in a decision besides: quota, order, explanation."""
+WORKLOAD_US = 70.0
+"""What one waiting job costs in a decision besides: quota, order, explanation. Measured with
+benchmarks/bench_decide.py: 20 to 1,000 nodes, 50 to 1,000 jobs of 20 classes, CPU time."""
+TRAVEL_NODE_US = 25.0
+TRAVEL_WORKLOAD_US = 12.0
+"""What packing a node of eight GPUs, and a job, costs this process on the way to another."""
 EVENTS_PER_WORKLOAD = 3
 """A forecast plays the ends of what runs and waits at three quantiles of its duration."""
 
@@ -31,6 +35,11 @@ class Question(Protocol[A_co]):
     @property
     def cost_ms(self) -> float:
         """Return about how long the answer takes, in ms of one core."""
+        ...
+
+    @property
+    def travel_ms(self) -> float:
+        """Return about how long this process packs the question for another, in ms."""
         ...
 
     def answer(self) -> A_co:
@@ -51,6 +60,11 @@ class WhatToStart:
     def cost_ms(self) -> float:
         """Return about how long one decision takes."""
         return decision_ms(self.snapshot)
+
+    @property
+    def travel_ms(self) -> float:
+        """Return about how long it is packed."""
+        return travel_ms(self.snapshot)
 
     def answer(self) -> Decision:
         """Return a verdict for every waiting job."""
@@ -92,6 +106,11 @@ class WhatOfJob:
         """Return about how long it takes if the job waits."""
         return decision_ms(self.snapshot) + forecast_ms(self.snapshot, self.limits)
 
+    @property
+    def travel_ms(self) -> float:
+        """Return about how long it is packed."""
+        return travel_ms(self.snapshot)
+
     def answer(self) -> Prospect:
         """Return its verdict, its estimated start and what would change it.
 
@@ -126,6 +145,11 @@ class WhenEachStarts:
         """Return about how long the forecast takes."""
         return forecast_ms(self.snapshot, self.limits)
 
+    @property
+    def travel_ms(self) -> float:
+        """Return about how long it is packed."""
+        return travel_ms(self.snapshot)
+
     def answer(self) -> Forecast:
         """Return an estimate for each waiting job that starts within the limits."""
         return forecast(self.snapshot, self.policy, self.now, self.seed, limits=self.limits)
@@ -135,6 +159,13 @@ def decision_ms(snapshot: Snapshot) -> float:
     """Return about how long one decision over a snapshot takes, in ms of one core."""
     nodes = sum(len(fleet) for fleet in snapshot.fleets)
     return len(snapshot.pending) * (WORKLOAD_US + NODE_US * nodes) / 1000
+
+
+def travel_ms(snapshot: Snapshot) -> float:
+    """Return about how long packing a snapshot takes, in ms of one core."""
+    nodes = sum(len(fleet) for fleet in snapshot.fleets)
+    workloads = len(snapshot.pending) + len(snapshot.running)
+    return (nodes * TRAVEL_NODE_US + workloads * TRAVEL_WORKLOAD_US) / 1000
 
 
 def forecast_ms(snapshot: Snapshot, limits: ForecastLimits) -> float:

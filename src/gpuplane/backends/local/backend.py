@@ -27,12 +27,13 @@ from gpuplane.backends.interface import (
 )
 from gpuplane.backends.local import artifacts, cgroups, folders, machine
 from gpuplane.backends.local.executing import run_command
-from gpuplane.backends.local.folders import AttemptFolder
+from gpuplane.backends.local.folders import AttemptFolder, read_json
 from gpuplane.backends.local.gpulock import GpuLock
 from gpuplane.backends.local.gpus import LocalGpus
 from gpuplane.backends.local.inventory import LocalInventory
 from gpuplane.backends.local.launching import launch
 from gpuplane.backends.local.logs import ReplicaReader, merge_ranks, read_stream
+from gpuplane.backends.local.measuring import GpuUse, whole_gpus
 from gpuplane.backends.local.plans import check_plan, compute_payload
 from gpuplane.backends.local.promises import promise_notes
 from gpuplane.backends.local.settings import LocalSettings
@@ -45,6 +46,7 @@ from gpuplane.backends.local.watching import (
     IN_MOVED_TO,
     Watcher,
 )
+from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.failpoints import failpoint
@@ -96,6 +98,7 @@ class LocalBackend:
         lock = GpuLock(home, self.settings.lock_folder)
         self._gpus = LocalGpus(nvml or NvmlSession(), lock, clock)
         self._inventory = LocalInventory(self.root, self.settings.node_name, self._gpus)
+        self._use = GpuUse(self._whole_gpus_of)
         self.cgroups = self._find_cgroups()
         self._commands = ThreadPoolExecutor(_COMMAND_THREADS, "local-exec")
         self._watcher = Watcher()
@@ -233,13 +236,22 @@ class LocalBackend:
 
     def _observe(self) -> Observation:
         generation, node = self._inventory.look()
-        replicas = tuple(self._tracker.look_at_all())
-        return Observation(generation, self._clock.now_ms(), (node,), replicas)
+        replicas = self._tracker.look_at_all()
+        self._use.note(node.gpus, replicas)
+        told = tuple(self._use.add_to(each) for each in replicas)
+        return Observation(generation, self._clock.now_ms(), (node,), told)
 
     def _observe_since(self, cursor: str) -> ReplicaChanges:
-        generation, _ = self._inventory.look()
+        generation, node = self._inventory.look()
         new_cursor, replicas = self._tracker.changed_since(cursor)
-        return ReplicaChanges(new_cursor, generation, self._clock.now_ms(), tuple(replicas))
+        self._use.note(node.gpus, self._tracker.last_seen())
+        told = tuple(self._use.add_to(each) for each in replicas)
+        return ReplicaChanges(new_cursor, generation, self._clock.now_ms(), told)
+
+    def _whole_gpus_of(self, attempt_id: AttemptId) -> dict[int, list[str]]:
+        plan = read_json(AttemptFolder(self.root, attempt_id).path / records.PLAN) or {}
+        kept = plan.get("gpus")
+        return {int(rank): gpus for rank, gpus in kept.items()} if isinstance(kept, dict) else {}
 
     def _is_over(self, folder: AttemptFolder) -> bool:
         view = self._tracker.look(folder)
@@ -271,7 +283,11 @@ class LocalBackend:
     ) -> dict[str, object]:
         """Make the folders of an attempt and return its supervisor's payload."""
         visible = {r.rank: self._gpus.visible_devices(r) for r in plan.replicas}
-        known = {"format": records.FORMAT, "ranks": sorted(r.rank for r in plan.replicas)}
+        known = {
+            "format": records.FORMAT,
+            "ranks": sorted(r.rank for r in plan.replicas),
+            "gpus": whole_gpus(plan.replicas),
+        }
         records.write_record(str(folder.path / records.PLAN), known)
         for replica in plan.replicas:
             for name in ("work", "log", "tmp", "report"):

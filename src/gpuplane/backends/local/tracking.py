@@ -67,6 +67,11 @@ class AttemptTracker:
             )
             return f"{self._life}:{self._number}", [replica for _, replica in changed]
 
+    def last_seen(self) -> list[ReplicaObservation]:
+        """Return every replica as `changed_since` saw it last."""
+        with self._lock:
+            return [replica for _, replica in self._last.values()]
+
     def drop(self, attempt_id: AttemptId) -> None:
         """Look anew at an attempt that was thought over: its epoch changed, or it was forgotten."""
         self._over.pop(attempt_id, None)

@@ -172,11 +172,17 @@ def _seen(replica: Replica, observation: ReplicaObservation) -> Replica:
         message=observation.message,
         url=observation.url,
         restart_count=observation.restart_count,
-        gpu_memory_peak_mib=_last(observation.gpu_memory_peak_mib, replica.gpu_memory_peak_mib),
+        gpu_memory_peak_mib=_higher(observation.gpu_memory_peak_mib, replica.gpu_memory_peak_mib),
         gpu_utilization_permille=_last(
             observation.gpu_utilization_permille, replica.gpu_utilization_permille
         ),
     )
+
+
+def _higher(seen: int | None, stored: int | None) -> int | None:
+    """Return the higher of two peaks: a backend that started again measures from then on."""
+    known = [each for each in (seen, stored) if each is not None]
+    return max(known, default=None)
 
 
 def _last(seen: int | None, stored: int | None) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.simulation.queueing.bounded import WaitTarget
 from gpuplane.core.simulation.queueing.orders import Durations, Order, Skip, compute_ranks
 from gpuplane.core.simulation.queueing.outcomes import Outcome
 from gpuplane.core.simulation.queueing.pools import PoolShape
@@ -15,6 +16,7 @@ from gpuplane.core.simulation.queueing.traces import Trace
 from tests.property.plain_queues import PlainQueue
 
 KEYED = (Order.FIFO, Order.SJF, Order.SSF)
+POLICIES = [(order, skip) for order in KEYED for skip in Skip] + [(Order.BOUNDED, Skip.BACKFILL)]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Case:
     trace: Trace
     shape: PoolShape
     durations: Durations
+    target: WaitTarget
 
     @property
     def run_ms(self) -> tuple[int, ...]:
@@ -31,7 +34,9 @@ class Case:
         return self.trace.duration_ms if known else self.trace.estimate_ms
 
     def simulate(self, order: Order, skip: Skip) -> Outcome:
-        return simulate_queueing(self.trace, self.shape, QueuePolicy(order, skip, self.durations))
+        durations = Durations.KNOWN if order is Order.BOUNDED else self.durations
+        policy = QueuePolicy(order, skip, durations, self.target)
+        return simulate_queueing(self.trace, self.shape, policy)
 
     def plain(self, order: Order, skip: Skip) -> PlainQueue:
         return PlainQueue(
@@ -49,15 +54,17 @@ def cases(draw: st.DrawFn, durations: Durations | None = None) -> Case:
         st.integers(1, shape.gpus),
         st.integers(0, 25),
     )
+    unit_ms = draw(st.sampled_from((1_000, 600_000)))
     jobs = sorted(draw(st.lists(wanted, max_size=25)), key=lambda job: job[0])
     trace = Trace(
         names=tuple(str(number) for number in range(len(jobs))),
-        arrival_ms=tuple(job[0] * 1000 for job in jobs),
-        duration_ms=tuple(job[1] * 1000 for job in jobs),
+        arrival_ms=tuple(job[0] * unit_ms for job in jobs),
+        duration_ms=tuple(job[1] * unit_ms for job in jobs),
         gpus=tuple(job[2] for job in jobs),
-        estimate_ms=tuple(job[3] * 1000 for job in jobs),
+        estimate_ms=tuple(job[3] * unit_ms for job in jobs),
     )
-    return Case(trace, shape, durations or draw(st.sampled_from(list(Durations))))
+    target = WaitTarget(draw(st.integers(1, 40)) * unit_ms)
+    return Case(trace, shape, durations or draw(st.sampled_from(list(Durations))), target)
 
 
 @given(cases(), st.sampled_from(KEYED), st.sampled_from(list(Skip)))
@@ -70,11 +77,11 @@ def test_it_is_equal_to_a_simulator_without_any_cleverness(
     assert outcome.promised_ms == plain.promised
 
 
-@given(cases(), st.sampled_from(list(Order)), st.sampled_from(list(Skip)))
+@given(cases(), st.sampled_from(POLICIES))
 def test_every_job_runs_once_in_full_and_never_before_it_arrived(
-    case: Case, order: Order, skip: Skip
+    case: Case, policy: tuple[Order, Skip]
 ) -> None:
-    outcome = case.simulate(order, skip)
+    outcome = case.simulate(*policy)
     assert len(outcome.start_ms) == len(outcome.end_ms) == len(case.trace)
     for start, end, arrival, duration in zip(
         outcome.start_ms, outcome.end_ms, case.trace.arrival_ms, case.trace.duration_ms, strict=True
@@ -84,9 +91,9 @@ def test_every_job_runs_once_in_full_and_never_before_it_arrived(
     assert outcome.events == 2 * len(case.trace)
 
 
-@given(cases(), st.sampled_from(list(Order)), st.sampled_from(list(Skip)))
-def test_no_gpu_is_sold_twice(case: Case, order: Order, skip: Skip) -> None:
-    outcome = case.simulate(order, skip)
+@given(cases(), st.sampled_from(POLICIES))
+def test_no_gpu_is_sold_twice(case: Case, policy: tuple[Order, Skip]) -> None:
+    outcome = case.simulate(*policy)
     for instant in outcome.start_ms:
         running = sum(
             gpus
@@ -113,10 +120,8 @@ def test_strict_never_lets_anybody_pass(case: Case, order: Order) -> None:
     assert passed == []
 
 
-@given(cases(Durations.KNOWN), st.sampled_from(KEYED))
-def test_a_first_come_first_served_backfill_keeps_every_start_that_it_set_aside(
-    case: Case, order: Order
-) -> None:
+@given(cases(Durations.KNOWN))
+def test_a_backfill_by_arrival_keeps_every_start_that_it_set_aside(case: Case) -> None:
     outcome = case.simulate(Order.FIFO, Skip.BACKFILL)
     late = {
         job: (promised, outcome.start_ms[job])
@@ -140,6 +145,14 @@ def test_backfill_never_moves_the_first_of_the_queue_behind_where_strict_would_s
         assert filled.start_ms[job] <= strict.start_ms[job]
 
 
-@given(cases(), st.sampled_from(list(Order)), st.sampled_from(list(Skip)))
-def test_equal_traces_have_equal_outcomes(case: Case, order: Order, skip: Skip) -> None:
-    assert case.simulate(order, skip) == case.simulate(order, skip)
+@given(cases())
+def test_whoever_has_no_slot_waits_less_than_the_target(case: Case) -> None:
+    outcome = case.simulate(Order.BOUNDED, Skip.BACKFILL)
+    step_ms = 60_000  # between two looks at a job
+    for job, wait in enumerate(outcome.queue_ms):
+        assert wait < case.target.target_ms + step_ms or job in outcome.promised_ms
+
+
+@given(cases(), st.sampled_from(POLICIES))
+def test_equal_traces_have_equal_outcomes(case: Case, policy: tuple[Order, Skip]) -> None:
+    assert case.simulate(*policy) == case.simulate(*policy)

@@ -74,7 +74,7 @@ def test_yaml_is_json_in_another_dress(file: Path) -> None:
 
 def test_people_see_larger_units_beside_long_times(file: Path) -> None:
     result = call("--jobs", file, "--nodes", 1)
-    assert "max queue s:  148.0 (2m28s)" in result.stdout
+    assert "max queue s:   148.0 (2m28s)" in result.stdout
     assert "order" not in result.stdout
     wide = call("--jobs", file, "--nodes", 1, "-o", "wide").stdout
     assert "order:          fifo" in wide

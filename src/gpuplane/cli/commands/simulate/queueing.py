@@ -14,13 +14,16 @@ import click
 
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Output, output_option, show_data, show_fields
+from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.words import duration_text
+from gpuplane.core.simulation.queueing.bounded import WaitTarget
 from gpuplane.core.simulation.queueing.orders import Durations, Order, Skip
 from gpuplane.core.simulation.queueing.outcomes import compute_figures
 from gpuplane.core.simulation.queueing.pools import PoolShape
 from gpuplane.core.simulation.queueing.runs import Misfit
 from gpuplane.core.simulation.queueing.simulator import QueuePolicy, simulate_queueing
 from gpuplane.core.simulation.queueing.traces import (
+    SECOND_MS,
     Trace,
     TraceError,
     TraceFilter,
@@ -51,14 +54,20 @@ BOUNDS = {"since": "--from", "until": "--until"}
     type=click.Choice([each.value for each in Order]),
     default=Order.FIFO.value,
     show_default=True,
-    help="Who comes first: by arrival, by run time, by run time times GPUs.",
+    help="First: the oldest, shortest, smallest, or shortest with a plan against long waits.",
 )
 @click.option(
     "--skip",
     type=click.Choice([each.value for each in Skip]),
-    default=Skip.STRICT.value,
+    help="When the first does not fit: all wait (default), who fits passes, or who fits and does "
+    "not delay it; the last alone goes with bounded.",
+)
+@click.option(
+    "--wait-target",
+    type=DURATION,
+    default="16h",
     show_default=True,
-    help="When the first does not fit: all wait, who fits passes, who delays it not passes.",
+    help="How long a job should wait at most; only bounded aims at it.",
 )
 @click.option(
     "--durations",
@@ -83,7 +92,8 @@ def queueing(
     nodes: int,
     gpus_per_node: int,
     order: str,
-    skip: str,
+    skip: str | None,
+    wait_target: int,
     durations: str,
     since: str | None,
     until: str | None,
@@ -98,7 +108,7 @@ def queueing(
     """
     kept = TraceFilter(since, until, frozenset(clusters))
     shape = PoolShape(nodes, gpus_per_node)
-    policy = QueuePolicy(Order(order), Skip(skip), Durations(durations))
+    policy = _policy(Order(order), skip, Durations(durations), wait_target)
     trace = _read(file, kept, tick_ms)
     if policy.durations is Durations.ESTIMATED and not trace.estimate_ms:
         raise _wrong(
@@ -127,11 +137,28 @@ def queueing(
         show_data(shown, output)
         return
     if output is Output.WIDE:
-        shown = {"order": order, "skip": skip, "durations": durations, "nodes": nodes,
+        shown = {"order": order, "skip": policy.skip.value, "durations": durations, "nodes": nodes,
                  "gpus_per_node": gpus_per_node, **shown,
                  "p999_queue_s": round(figures.p999_queue_s, DECIMALS),
                  "events_per_s": round(figures.events / max(wall_s, 1e-9))}  # fmt: skip
     show_fields((name.replace("_", " "), _for_people(name, value)) for name, value in shown.items())
+
+
+def _policy(
+    order: Order, skip: str | None, durations: Durations, wait_target_s: int
+) -> QueuePolicy:
+    """Return how the queue is served.
+
+    Raises:
+        CliError: If the options do not go together.
+    """
+    default = Skip.BACKFILL if order is Order.BOUNDED else Skip.STRICT
+    try:
+        target = WaitTarget(wait_target_s * SECOND_MS)
+        return QueuePolicy(order, Skip(skip) if skip else default, durations, target)
+    except ValueError as error:
+        text = str(error)
+        raise CliError(f"{text[0].upper()}{text[1:]}.", code=Exit.USAGE) from error
 
 
 def _for_people(name: str, value: Any) -> str:

@@ -18,6 +18,8 @@ class Order(StrEnum):
     """The one with the shortest run."""
     SSF = "ssf"
     """The one with the smallest service: run times GPUs."""
+    BOUNDED = "bounded"
+    """The one with the shortest run, but for those who would wait longer than a target."""
 
 
 class Skip(StrEnum):
@@ -49,7 +51,7 @@ def compute_ranks(trace: Trace, order: Order, run_ms: Sequence[int]) -> list[int
         run_ms: How long each job is thought to run.
     """
     keys: Sequence[int]
-    if order is Order.SJF:
+    if order in (Order.SJF, Order.BOUNDED):
         keys = run_ms
     elif order is Order.SSF:
         keys = [run * gpus for run, gpus in zip(run_ms, trace.gpus, strict=True)]

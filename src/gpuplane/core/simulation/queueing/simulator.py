@@ -3,9 +3,10 @@
 Owns the choice of the parts; the parts are the modules beside this one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuplane.core.simulation.queueing.backfill import BackfillLine
+from gpuplane.core.simulation.queueing.bounded import BoundedLine, WaitTarget
 from gpuplane.core.simulation.queueing.lines import GreedyLine, StrictLine
 from gpuplane.core.simulation.queueing.orders import Durations, Order, Skip, compute_ranks
 from gpuplane.core.simulation.queueing.outcomes import Outcome
@@ -22,11 +23,24 @@ class QueuePolicy:
         order: Who comes first.
         skip: What becomes of the rest when the first does not fit.
         durations: What is known of how long a job runs.
+        target: How long a job should wait at most; the order `bounded` aims at it.
+
+    Raises:
+        ValueError: If the order is `bounded` without backfill or without known durations.
     """
 
     order: Order = Order.FIFO
     skip: Skip = Skip.STRICT
     durations: Durations = Durations.KNOWN
+    target: WaitTarget = field(default_factory=WaitTarget)
+
+    def __post_init__(self) -> None:
+        if self.order is not Order.BOUNDED:
+            return
+        if self.skip is not Skip.BACKFILL:
+            raise ValueError("the order bounded keeps slots free, so it goes with backfill alone")
+        if self.durations is not Durations.KNOWN:
+            raise ValueError("the order bounded plans ahead, so it needs the known durations")
 
 
 def simulate_queueing(trace: Trace, shape: PoolShape, policy: QueuePolicy) -> Outcome:
@@ -48,7 +62,9 @@ def simulate_queueing(trace: Trace, shape: PoolShape, policy: QueuePolicy) -> Ou
     ranks = compute_ranks(trace, policy.order, run_ms)
     promised_ms: dict[int, int] = {}
     line: Line
-    if policy.skip is Skip.STRICT:
+    if policy.order is Order.BOUNDED:
+        line = BoundedLine(trace, shape, ranks, policy.target, promised_ms)
+    elif policy.skip is Skip.STRICT:
         line = StrictLine(ranks)
     elif policy.skip is Skip.GREEDY:
         line = GreedyLine(ranks, trace.gpus)

@@ -4,7 +4,9 @@ Counting events, not changes, gives every metric the same source as the audit tr
 begin at zero with the process, as Prometheus expects.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -20,6 +22,7 @@ RUN_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400, 259200, 604800
 STATUSES = frozenset(
     "pending queued scheduled running completed failed cancelled preempted".split()
 )
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 RUN_ENDS = frozenset({"completed", "failed", "cancelled", "preempted"})
 
 
@@ -68,6 +71,14 @@ class JobMeters:
         self.retries = Counter(
             "job_retries", "Attempts after the first", ("job_type",), registry=registry
         )
+        self.expected = Counter(
+            "job_durations_expected", "Completed runs of which a duration was expected: within "
+            "the ninetieth percentile told, or beyond", ("basis", "outcome"), registry=registry,
+        )  # fmt: skip
+        self.accuracy = Histogram(
+            "job_duration_expected_ratio", "Time a completed run took by the median expected",
+            ("basis",), registry=registry, buckets=RATIO_BUCKETS,
+        )  # fmt: skip
         self.preemptions = Counter(
             "job_preemptions", "Attempts stopped for others", ("job_type", "preemption_reason"),
             registry=registry,
@@ -104,6 +115,7 @@ class JobMeters:
         data = event.data
         ended = status if status in RUN_ENDS else "failed"
         self.duration.labels(job_type, ended, source).observe(int(data.get("ran_ms", 0)) / 1000)
+        self._count_expected(data)
         if status == "preempted" or data.get("intent") == "preempt":
             self.preemptions.labels(job_type, event.reason).inc()
         elif data.get("intent", "") in ("", "fail") and status != "completed":
@@ -114,6 +126,17 @@ class JobMeters:
             self.estimated_cost.labels(job_type, source).inc(
                 int(data.get("estimated_micro") or 0) / 1e6
             )
+
+
+    def _count_expected(self, data: Mapping[str, Any]) -> None:
+        """Compare what a run took with what was expected of it when it was admitted."""
+        basis = data.get("expected_basis")
+        if not basis:
+            return
+        ran_s = int(data.get("ran_ms", 0)) / 1000
+        held = ran_s <= int(data["expected_high_s"])
+        self.expected.labels(basis, "within" if held else "beyond").inc()
+        self.accuracy.labels(basis).observe(ran_s / max(1, int(data["expected_s"])))
 
 
 class MetersLoop:

@@ -187,3 +187,14 @@ async def test_measured_memory_and_utilisation_are_expected_of_the_next_run(
     said = " ".join(told["explanation"])
     assert "3 similar jobs of this project took up to" in said
     assert "its GPUs fit the measured peak of memory" in said
+
+
+async def test_the_event_of_an_end_tells_what_was_expected(world: World) -> None:
+    for number in range(3):
+        await run_whole(world, f"train-{number}", 600)
+    job_id = await run_whole(world, "train-8", 700)
+    found = await world.ask("GET", f"/jobs/{job_id}/events?limit=200")
+    (end,) = [each for each in found["items"] if each["kind"] == "job.completed"]
+    assert end["data"]["expected_basis"] == "history"
+    assert abs(end["data"]["expected_s"] - 600) <= 600 / 32 + 2
+    assert end["data"]["ran_ms"] >= 700_000

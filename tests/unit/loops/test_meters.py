@@ -118,3 +118,19 @@ def test_a_cancelled_job_is_no_failure() -> None:
 
 def test_events_that_change_no_status_are_passed_over() -> None:
     assert counted(an_event("job.stopping")) == counted()
+
+
+def test_a_completed_run_is_compared_with_what_was_expected_of_it() -> None:
+    expected = {"expected_s": 100, "expected_high_s": 200, "expected_basis": "history"}
+    text = counted(
+        *(
+            an_event("job.completed", from_status="running", ran_ms=ran, **expected)
+            for ran in (90_000, 150_000, 201_000)
+        ),
+        an_event("job.completed", from_status="running", ran_ms=5_000),
+    )
+    held = 'job_durations_expected_total{basis="history",outcome="within"} 2.0'
+    assert held in text
+    assert 'job_durations_expected_total{basis="history",outcome="beyond"} 1.0' in text
+    assert 'job_duration_expected_ratio_bucket{basis="history",le="0.9"} 1.0' in text
+    assert 'job_duration_expected_ratio_count{basis="history"} 3.0' in text

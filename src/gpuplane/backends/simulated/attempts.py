@@ -199,6 +199,7 @@ class AttemptTable:
         ending, told = moment.ending, self._to_instant
         rank = record.replicas[position].rank
         succeeded = ending is not None and ending.exit_code == 0
+        memory_mib, busy_permille = _measured(record, position, moment)
         return ReplicaObservation(
             ref=entry.ref,
             rank=rank,
@@ -216,21 +217,24 @@ class AttemptTable:
             checkpoint=moment.checkpoint,
             outputs=dict(record.outputs) if succeeded and rank == 0 and record.outputs else None,
             checkpoint_at=None if moment.checkpoint_at is None else told(moment.checkpoint_at),
-            **_measured(record, position, moment),
+            gpu_memory_peak_mib=memory_mib,
+            gpu_utilization_permille=busy_permille,
         )
 
 
-def _measured(record: AttemptRecord, position: int, moment: Moment) -> dict[str, int | None]:
-    """Return the use of GPUs as described, once it runs; of shares and instances nothing is."""
+def _measured(
+    record: AttemptRecord, position: int, moment: Moment
+) -> tuple[int | None, int | None]:
+    """Return peak memory in MiB and mean utilisation in thousandths, as described, once it runs.
+
+    Of shares and MIG instances nothing is measured, as on real nodes.
+    """
     replica = record.replicas[position]
     is_whole = replica.gpu_milli == WHOLE_GPU_MILLI and replica.mig_device is None
     if moment.started_at is None or not replica.gpu_ids or not is_whole:
-        return {}
+        return None, None
     share = record.gpu_utilization
-    return {
-        "gpu_memory_peak_mib": record.gpu_memory_mib,
-        "gpu_utilization_permille": None if share is None else round(share * 1000),
-    }
+    return record.gpu_memory_mib, None if share is None else round(share * 1000)
 
 
 def _refreshed(entry: Entry, position: int, at: int) -> ReplicaObservation:

@@ -91,6 +91,22 @@ def learned_of(attempt: Attempt) -> Durations | None:
     return found if found is not None and found.basis is Basis.HISTORY else None
 
 
+def describe_outcome(job: Job, attempt: Attempt, word: str) -> dict[str, Any]:
+    """Return what was expected of a run that did its work, for the event that tells how it ended.
+
+    Of what went on from a checkpoint nothing is said: it was the rest of a longer run.
+    """
+    expected = expected_of(attempt)
+    resumed = attempt.number > 1 and job.last_checkpoint is not None
+    if expected is None or resumed or word != Word.COMPLETED:
+        return {}
+    return {
+        "expected_s": expected.median_s,
+        "expected_high_s": expected.high_s,
+        "expected_basis": expected.basis.value,
+    }
+
+
 def sample_of(
     attempt: Attempt,
     workload_class: WorkloadClass,

@@ -15,6 +15,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import AfterEnd, Attempt, Job, decide_after_end
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict
+from gpuplane.domains.jobs.rules.learning import describe_outcome
 from gpuplane.domains.jobs.rules.uptime import is_down, mark_down
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -173,6 +174,7 @@ def _ended_event(
             "ran_ms": max(0, now - attempt.started_at) if attempt.started_at else 0,
             "cost_micro": cost,
             "currency": job.currency,
+            **describe_outcome(job, attempt, after.reason),
         },
     )
 

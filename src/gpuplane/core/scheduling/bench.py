@@ -92,11 +92,11 @@ class Row:
 
     def suits(self, node: int) -> bool:
         """Tell whether a node passes every filter that does not depend on what is free."""
-        return bool(self._list_suiting()[node])
+        return bool(self.suiting[node])
 
     @property
     def suits_any(self) -> bool:
-        return bool(self._list_suiting().any())
+        return bool(self.suiting.any())
 
     @property
     def fits(self) -> Bools:
@@ -184,7 +184,9 @@ class Row:
             self._refusals = RefusalCounts(self.need, self.fleet)
         return self._refusals.list_counts()
 
-    def _list_suiting(self) -> Bools:
+    @property
+    def suiting(self) -> Bools:
+        """Which nodes pass every filter that does not depend on what is free, shape (node,)."""
         if self._suits is None:
             self._suits = filters.compute_suiting(self.need, self.fleet)
         return self._suits

@@ -170,7 +170,8 @@ def run_clock(
         limits: Bounds of the run.
         until: Stop when this job has started.
     """
-    calm = replace(policy, preemption=replace(policy.preemption, enabled=False))
+    limits_off = replace(policy.preemption, enabled=False)
+    calm = replace(policy, preemption=limits_off, cuts_gpus=False)
     stop_at = now + policy.preemption.grace_s * MS_PER_S
     victims = frozenset(job_id for verdict in first.preempting for job_id in verdict.victims)
     stopping = {each.workload.job_id for each in snapshot.running if each.stopping}

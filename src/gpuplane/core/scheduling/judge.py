@@ -10,7 +10,7 @@ from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import JobId
 from gpuplane.core.quota.specs import QueueingStrategy
-from gpuplane.core.scheduling.admission import QuotaRefusal
+from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
     NeedsRepartition,
@@ -81,27 +81,32 @@ class Judge:
             if entry.place is not None:
                 # Room only shrinks within a cycle: what found none will find none.
                 self._full.add(entry.place)
-        # Cutting a GPU anew loses nothing, so it goes before stopping anyone.
-        blocked: Blocked | None = None
-        if workload.resources.mig_profile is not None:
-            blocked = self._cut_for(entry, position)
-        if blocked is None:
-            plan = self._find_plan(entry)
-            if plan is not None:
-                blocked = self._promise(entry, plan, position)
-            else:
-                starts_at = None
-                if not is_known and not _is_final(refusal):
-                    starts_at = self._heads.keep_place(workload)
-                if entry.rank is not None:
-                    self._refused.add(entry.rank)
-                    if is_known:
-                        return entry
-                blocked = Blocked(entry, position, starts_at=starts_at)
+        blocked = self._hold_back(entry, position, refusal, is_known=is_known)
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
             state.is_stopped = True
+        elif entry.rank in self._refused and blocked.is_plain:
+            return entry
         return blocked
+
+    def _hold_back(
+        self, entry: Entry, position: int, refusal: QuotaRefusal | None, *, is_known: bool
+    ) -> Blocked:
+        """Let others make room for a workload that finds none, or let it wait."""
+        # Cutting a GPU anew loses nothing, so it goes before stopping anyone.
+        if entry.workload.resources.mig_profile is not None:
+            cut = self._cut_for(entry, position)
+            if cut is not None:
+                return cut
+        plan = self._find_plan(entry)
+        if plan is not None:
+            return self._promise(entry, plan, position)
+        if entry.rank is not None:
+            self._refused.add(entry.rank)
+        starts_at = None
+        if not is_known and not _is_final(refusal):
+            starts_at = self._heads.keep_place(entry.workload)
+        return Blocked(entry, position, starts_at=starts_at)
 
     def _find_place(self, entry: Entry) -> Found | QuotaRefusal | None:
         """Find and count a place; what the quotas refused at this usage is not asked again."""
@@ -110,6 +115,8 @@ class Judge:
             answer = trial.answers.first(entry, trial.changes)
             if isinstance(answer, QuotaRefusal):
                 return trial.find_reserved(workload) or answer
+            if isinstance(answer, Grant) and trial.is_full(workload, entry.kind, answer):
+                return trial.find_reserved(workload)
         return trial.find_place(workload, entry.kind)
 
     def finish(self) -> list[Verdict]:

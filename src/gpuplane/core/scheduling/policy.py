@@ -101,6 +101,8 @@ class Policy:
         max_reserved_heads: Blocked heads that keep their place per cycle: bounds the forecasts.
         typical_share: Share of all replicas that the typical workload mix covers (Weng et al.).
         max_typical: Most classes in the mix: bounds the cost of the gradient.
+        cuts_gpus: Whether GPUs are cut anew for who finds no MIG instance. A forecast does not:
+            it tells when an instance is free as GPUs are cut now.
     """
 
     placement: PlacementPolicy = PlacementPolicy.FRAGMENTATION
@@ -116,6 +118,7 @@ class Policy:
     max_reserved_heads: int = 4
     typical_share: float = 0.95
     max_typical: int = 64
+    cuts_gpus: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,3 +152,17 @@ def test_late_work_is_taken_to_last_a_tenth_longer_than_it_has() -> None:
     late = replace(world.running[0], started_at=NOW - 10 * HOUR)
     durations = durations_of(late.workload, 60)
     assert expected_end(late, durations, Quantile.MEDIAN, NOW) == NOW + HOUR
+
+
+def test_who_has_a_gpu_cut_keeps_nothing_from_the_forecast_of_others() -> None:
+    mig = {0: [("1g.10gb", start) for start in range(7)]}
+    world = World([a_node("a", 1, mig=mig, cpu_milli=8000)])
+    world.pending = [
+        a_workload("cut").mig("3g.40gb").age(60).having(estimated_duration_s=3600).build(),
+        a_workload("small").mig("1g.10gb").age(30).having(estimated_duration_s=3600).build(),
+        a_workload("next").mig("1g.10gb").age(10).having(estimated_duration_s=3600).build(),
+    ]
+    assert decide(world.snapshot(), Policy(), NOW, 1).repartitioning
+    found = forecast(world.snapshot(), Policy(), NOW, 1)
+    starts = {job_id: each.start for job_id, each in found.estimates.items()}
+    assert [starts.get(workload.job_id) for workload in world.pending] == [None, NOW, NOW]

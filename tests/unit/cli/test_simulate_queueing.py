@@ -129,6 +129,16 @@ def test_a_bound_that_is_no_instant_of_the_file_is_refused(file: Path) -> None:
     assert "--until: '2017-10-01' is no instant of this file; expected seconds" in result.stderr
 
 
+def test_the_bounded_order_takes_a_target_and_its_own_way_to_skip(file: Path) -> None:
+    found = figures("--jobs", file, "--nodes", 1, "--order", "bounded", "--wait-target", "1m")
+    assert found["max_queue_s"] <= 148
+    wide = call("--jobs", file, "--nodes", 1, "--order", "bounded", "-o", "wide").stdout
+    assert "skip:           backfill" in wide
+    refused = call("--jobs", file, "--nodes", 1, "--order", "bounded", "--skip", "strict")
+    assert refused.exit_code == 2
+    assert "goes with backfill alone" in refused.stderr
+
+
 def test_estimates_that_are_not_there_are_asked_for(file: Path) -> None:
     result = call("--jobs", file, "--nodes", 1, "--durations", "estimated")
     assert result.exit_code == 2

@@ -53,3 +53,15 @@ def test_the_published_rows_come_out(philly: Trace, order: str, skip: str, print
         f"{found.mean_jct_s:.1f} {found.mean_queue_s:.1f} {found.p50_queue_s:.0f} "
         f"{found.p90_queue_s:.0f} {found.p99_queue_s:.0f} {found.max_queue_s:.0f}"
     )
+
+
+def test_the_bounded_order_cuts_the_longest_wait_to_a_quarter_for_a_tenth_of_the_mean(
+    philly: Trace,
+) -> None:
+    found = compute_figures(
+        simulate_queueing(philly, POOL, QueuePolicy(Order.BOUNDED, Skip.BACKFILL))
+    )
+    assert found.jobs == 68_503
+    assert found.mean_jct_s <= 1.1 * 12_774.1
+    assert found.max_queue_s <= 120_000
+    assert found.p999_queue_s <= 91_285, "no worse than shortest first up to there"

@@ -51,7 +51,9 @@ class RepartitionSearch:
             change.gpu_id for changes in trial.snapshot.recutting.values() for change in changes
         } | trial.snapshot.uncut
         self._hopeless: set[tuple[object, ...]] = set()
-        self._searches_left = MAX_SEARCHES
+        # A forecast cuts nothing: what is kept for a cut would be kept for its whole run.
+        self._is_open = trial.policy.cuts_gpus
+        self._searches_left = MAX_SEARCHES if self._is_open else 0
 
     def find_plan(self, workload: Workload) -> Recut | None:
         """Return the least cut that makes room for the workload, or None.
@@ -83,6 +85,8 @@ class RepartitionSearch:
 
     def find_underway(self, workload: Workload) -> tuple[MigChange, ...]:
         """Return what is being cut for the workload at the moment."""
+        if not self._is_open:
+            return ()
         return tuple(self._trial.snapshot.recutting.get(workload.job_id, ()))
 
     def promise(self, workload: Workload, plan: Recut) -> None:

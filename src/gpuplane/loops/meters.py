@@ -127,7 +127,6 @@ class JobMeters:
                 int(data.get("estimated_micro") or 0) / 1e6
             )
 
-
     def _count_expected(self, data: Mapping[str, Any]) -> None:
         """Compare what a run took with what was expected of it when it was admitted."""
         basis = data.get("expected_basis")

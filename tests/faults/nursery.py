@@ -6,8 +6,10 @@ the second or two of imports are shared. Nothing of the product runs in the nurs
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +31,7 @@ def _serve(environment: dict[str, str], printed: str) -> None:
     handle = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(handle, descriptor)
+    faulthandler.register(signal.SIGUSR1)  # a plane that hangs can be asked where
     os.environ.clear()
     os.environ.update(environment)
     from gpuplane.entry.server import serve

@@ -104,8 +104,20 @@ class Plane:
         try:
             return await self.client.request(method, path, json=body, headers=headers)
         except httpx2.TransportError as error:
-            await wait_until_async(self.is_over, f"a plane that drops requests is dead: {error!r}")
+            await self._must_be_dead(f"a plane that drops requests is dead: {error!r}")
             raise Died from error
+
+    async def _must_be_dead(self, what: str) -> None:
+        """Wait for the end of the process; one that goes on says where its threads are."""
+        try:
+            await wait_until_async(self.is_over, what)
+        except AssertionError as error:
+            printed = self.home / "printed"
+            if self.process is not None and self.process.pid is not None:
+                size = printed.stat().st_size
+                os.kill(self.process.pid, signal.SIGUSR1)
+                await wait_until_async(lambda: printed.stat().st_size > size, "it says where it is")
+            raise AssertionError(f"{error}\n{printed.read_text()[-6000:]}") from error
 
     async def knows(self, token: str) -> bool:
         """Return whether a token is let in, whatever it may do."""

@@ -4,7 +4,7 @@ Owns the translation between a job's request and flavor-resources. The arithmeti
 of flavors are `core.quota`'s.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,17 +68,29 @@ class Admission:
     """Asks the quotas for workloads; counts nothing by itself."""
 
     def __init__(
-        self, tree: QuotaTree, flavors: Mapping[str, Flavor], fleets: tuple[Fleet, ...]
+        self,
+        tree: QuotaTree,
+        flavors: Mapping[str, Flavor],
+        fleets: tuple[Fleet, ...],
+        fixed: "dict[tuple[str, str], Grant | None] | None" = None,
     ) -> None:
+        """Ask these quotas.
+
+        Args:
+            tree: Quotas and usage.
+            flavors: What the flavors stand for.
+            fleets: The nodes.
+            fixed: Choices of flavors known from before, added to; None for none.
+        """
         self.tree = tree
         self._flavors = flavors
         self._fleets = fleets
         self._masks: dict[tuple[str, int], Bools | None] = {}
-        self._fixed: dict[tuple[str, str], Grant | None] = {}
+        self._fixed = {} if fixed is None else fixed
         self._counted_doors = frozenset(
             key for key in tree.local_queues if tree.local_usage_of(key)
         )
-        self.models = frozenset(model for fleet in fleets for model in fleet.models)
+        self.models = models_of(fleets)
 
     def knows(self, queue: str) -> bool:
         """Tell whether a ClusterQueue of this name exists."""
@@ -121,7 +133,7 @@ class Admission:
 
     def grants(self, workload: Workload, replicas: int) -> Iterator[Grant | QuotaRefusal]:
         """Yield flavor assignments in the queue's order of preference, or one refusal."""
-        fixed = self._fixed_grant(workload)
+        fixed = self.find_fixed(workload)
         if fixed is not None:
             yield self._grant_fixed(workload, fixed, replicas)
             return
@@ -166,7 +178,7 @@ class Admission:
                 both = mask if both is None else both & mask
         return both
 
-    def _fixed_grant(self, workload: Workload) -> Grant | None:
+    def find_fixed(self, workload: Workload) -> Grant | None:
         """Return the only possible assignment of a class, for one replica, if there is just one."""
         key = (workload.queue, workload.class_key)
         if key not in self._fixed:
@@ -230,6 +242,11 @@ class Admission:
         for label, value in labels.items():
             mask &= fleet.label_mask(label, value)
         return mask
+
+
+def models_of(fleets: Iterable[Fleet]) -> frozenset[str]:
+    """Return every GPU model there is."""
+    return frozenset(model for fleet in fleets for model in fleet.models)
 
 
 def compute_request(resources: ResourceRequest, spec: ClusterQueueSpec) -> dict[str, int]:

@@ -35,7 +35,13 @@ class AnswerMemory:
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._basis: tuple[Declared, Mapping[str, Flavor], frozenset[str]] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self.queues: dict[str, _QueueMemory] = {}
+        self.asks: dict[tuple[Hashable, int], Hashable] = {}
+        """By place and replicas, what is asked of the queue: all else does not matter to it."""
+        self.fixed: dict[tuple[str, str], Grant | None] = {}
 
     def rebase(
         self, declared: Declared, flavors: Mapping[str, Flavor], models: frozenset[str]
@@ -43,7 +49,7 @@ class AnswerMemory:
         """Forget everything unless the answers still follow from the same declarations."""
         basis = (declared, flavors, models)
         if self._basis is None or basis != self._basis:
-            self.queues = {}
+            self._forget()
         self._basis = (declared, dict(flavors), models)
 
 
@@ -76,14 +82,26 @@ class Answers:
         known = self._tables.get(workload.queue)
         if known is None or known[0] != changes:
             known = self._tables[workload.queue] = (changes, self._table(workload.queue))
-        key = (entry.kind, replicas)
-        answer = known[1].get(key)
+        asks = self._memory.asks
+        ask = asks.get((entry.place, replicas))
+        if ask is None:
+            ask = asks[entry.place, replicas] = self._find_ask(entry, replicas)
+        answer = known[1].get(ask)
         if answer is None:
             found = self._fresh(workload, replicas)
             if found is None or self._admission.is_capped(workload.local_queue):
                 return found
-            answer = known[1][key] = found
+            answer = known[1][ask] = found
         return answer
+
+    def _find_ask(self, entry: Entry, replicas: int) -> Hashable:
+        """Return what the answer depends on: usage alone where there is one choice of flavors."""
+        fixed = self._admission.find_fixed(entry.workload)
+        if fixed is None:
+            return entry.kind, replicas
+        if self._admission.is_capped(entry.workload.local_queue):
+            return entry.place, replicas
+        return tuple(sorted(fixed.replica_usage.items())), fixed.flavors, replicas
 
     def _fresh(self, workload: Workload, replicas: int) -> Answer | None:
         return next(iter(self._admission.grants(workload, replicas)), None)

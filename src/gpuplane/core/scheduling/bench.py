@@ -57,7 +57,8 @@ class Row:
     """One class against one fleet: which nodes fit now, and how good each is.
 
     Attributes:
-        changes: What a replica takes of a node, by the node's state, filled in at first use.
+        steps: By the state of a node, what a replica takes there and the state that it leaves,
+            filled in by placement.
         subset_rows: Best GPU sets by topology, filled in at their first use.
         version: Of the bench's mix and chances that the ranks were made with.
     """
@@ -68,7 +69,7 @@ class Row:
         self.fleet: Fleet = context.fleet
         self.version = version
         self.subset_rows: dict[int, SubsetTable] = {}
-        self.changes: dict[int, Change] = {}
+        self.steps: dict[int, tuple[Change, int]] = {}
         self._active = filters.list_active(self.need, filters.DYNAMIC_FILTERS)
         self._lasting = filters.compute_lasting(self.need, self.fleet)
         self._suits: Bools | None = None
@@ -153,7 +154,7 @@ class Row:
         if self._epoch != fleet.epoch:
             self._epoch = fleet.epoch
             self._rank_of.clear()
-            self.changes.clear()
+            self.steps.clear()
         ranks = self._ranks
         if ranks is None or not self._by_state or len(changed) > MAX_SINGLY:
             self._look(changed)
@@ -176,7 +177,7 @@ class Row:
         self._fits = self.fits
         self._ranks = None
         self._rank_of.clear()
-        self.changes.clear()
+        self.steps.clear()
 
     def count_refused(self) -> list[tuple[Word, int]]:
         """Return the nodes refused per filter, in the order of the filters."""

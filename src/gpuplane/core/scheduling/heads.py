@@ -6,6 +6,7 @@ the order (time, name), never by rank: what is placed around a held place cannot
 planning again changes nothing.
 """
 
+import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -119,12 +120,10 @@ class HeadKeeper:
                     (max(at, quota_at), index, node)
                     for at, node in list_earliest(row, allowed, trial.list_rows(index), trial.now)
                 ]
-        candidates = sorted(rows)[:MAX_NODES]
-        there = self._list_releases_on({(index, node) for _, index, node in candidates})
-        for at, index, node in candidates:
+        for at, index, node in sorted(rows)[:MAX_NODES]:
             row = trial.benches[index].row(workload)
             with trial.undone():
-                for each in there[index, node]:
+                for each in trial.list_releases_on(index, node):
                     if each.ends_at <= at:
                         for take in each.takes:
                             if take.node == node:
@@ -134,16 +133,6 @@ class HeadKeeper:
             if fits:
                 return at, [(index, node)]
         return None
-
-    def _list_releases_on(
-        self, places: set[tuple[int, int]]
-    ) -> dict[tuple[int, int], list[Release]]:
-        found: dict[tuple[int, int], list[Release]] = {place: [] for place in places}
-        for each in self._trial.list_releases():
-            for node in {take.node for take in each.takes}:
-                if (each.bench_index, node) in found:
-                    found[each.bench_index, node].append(each)
-        return found
 
     def _any_grant(self, workload: Workload) -> Grant | None:
         """Return the flavors it would get once it has quota; their nodes are where it may go."""
@@ -158,7 +147,7 @@ class HeadKeeper:
         earliest = self._earliest_room(workload)
         if earliest is None:
             return None
-        before = sum(1 for each in releases if each.ends_at <= earliest)
+        before = bisect.bisect_right(releases, earliest, key=_end_of)
         ends = releases[: before + MAX_GANG_ENDS]
         found = find_first(ends, lambda some: self._place_after(workload, some, quota_at), before)
         if found is None:
@@ -195,6 +184,10 @@ class HeadKeeper:
             return probe_place(trial, workload)
 
 
+def _end_of(release: Release) -> int:
+    return release.ends_at
+
+
 def list_earliest(row: Row, allowed: Bools | None, rows: _Ints, now: int) -> list[tuple[int, int]]:
     """Return (time, node) at which nodes have enough of everything for one replica, earliest first.
 
@@ -209,13 +202,13 @@ def list_earliest(row: Row, allowed: Bools | None, rows: _Ints, now: int) -> lis
     room = _Room(row, rows, now)
     enough = room.capacity >= 1
     first = np.minimum.reduceat(np.where(enough, room.ends, NEVER), room.starts)
-    found = [
-        (int(at), int(node))
-        for at, node in zip(first.tolist(), room.nodes[room.starts].tolist(), strict=True)
-        if at != NEVER and row.suits(node) and (allowed is None or allowed[node])
-    ]
-    found.sort()
-    return found[:MAX_NODES]
+    nodes = room.nodes[room.starts]
+    usable = row.suiting[nodes] & (first != NEVER)
+    if allowed is not None:
+        usable &= allowed[nodes]
+    first, nodes = first[usable], nodes[usable]
+    best = np.lexsort((nodes, first))[:MAX_NODES]
+    return list(zip(first[best].tolist(), nodes[best].tolist(), strict=True))
 
 
 def earliest_capacity(
@@ -234,9 +227,9 @@ def earliest_capacity(
     if not len(rows):
         return None
     room = _Room(row, rows, now)
-    usable = np.fromiter(map(row.suits, room.nodes.tolist()), np.bool_, len(room.nodes))
+    usable = row.suiting[room.nodes]
     if allowed is not None:
-        usable &= allowed[room.nodes]
+        usable = usable & allowed[room.nodes]
     capacity = np.where(usable, np.minimum(room.capacity, most), 0)
     if spreading is Spreading.SAME_NODE:
         ends = room.ends[capacity >= needed]

@@ -5,7 +5,7 @@ into the future costs a few array operations. Never decides when anything ends.
 """
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,6 +124,8 @@ class Holdings:
         self._by_job: dict[JobId, int] = {}
         self._sums: dict[Door, _Sums] = {}
         self._columns: dict[int, _Columns] = {}
+        self._on_nodes: dict[tuple[int, int], dict[int, Release]] = {}
+        self._stopping: dict[int, _Held] = {}
         self._running: list[tuple[RunningWorkload, int, tuple[Take, ...]]] | None = None
         self._releases: list[Release] | None = None
         self.class_counts: dict[str, int] = {}
@@ -175,14 +177,12 @@ class Holdings:
     def list_running(self) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
         """Return running workloads with their fleet's place and what they took, by job id."""
         if self._running is None:
-            found = [
-                (held.running, held.release.bench_index, held.release.takes)
-                for held in self._held.values()
-                if held.running is not None and held.release.bench_index >= 0
-            ]
-            found.sort(key=lambda each: each[0].workload.job_id.int)
-            self._running = found
+            self._running = _list_runs(self._held.values())
         return self._running
+
+    def list_stopping(self) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
+        """Return the same of those that were asked to stop."""
+        return _list_runs(self._stopping.values())
 
     def list_releases(self) -> list[Release]:
         """Return what is given back, earliest end first."""
@@ -196,6 +196,10 @@ class Holdings:
         """Return the releases on one fleet by node, then end; shape (release, column)."""
         columns = self._columns.get(bench_index)
         return np.zeros((0, COLUMNS), dtype=np.int64) if columns is None else columns.list_ordered()
+
+    def list_releases_on(self, bench_index: int, node: int) -> list[Release]:
+        """Return what is given back on one node, in no order."""
+        return list(self._on_nodes.get((bench_index, node), {}).values())
 
     def list_usage_until(self, at: int) -> Iterator[tuple[Door, Usage]]:
         """Yield what the work of each door gives back by an instant."""
@@ -239,22 +243,30 @@ class Holdings:
         if release.bench_index >= 0:
             columns = self._columns.setdefault(release.bench_index, _Columns())
             held.slots = columns.add(release)
+            for take in release.takes:
+                there = self._on_nodes.setdefault((release.bench_index, take.node), {})
+                there[id(release)] = release
             sums = self._sums.setdefault(_door_of(release), _Sums())
             sums.members[id(release)] = release
             sums.is_current = False
             if self._releases is not None:
                 bisect.insort(self._releases, release, key=release_key)
+        if held.running is not None and held.running.stopping:
+            self._stopping[key] = held
         self._count(held.workload, held.workload.replicas.count)
         self._running = None
 
     def _remove(self, key: int) -> None:
         held = self._held.pop(key)
+        self._stopping.pop(key, None)
         release = held.release
         job_id = held.workload.job_id
         if self._by_job.get(job_id) == key:
             del self._by_job[job_id]
         if release.bench_index >= 0:
             self._columns[release.bench_index].remove(held.slots)
+            for take in release.takes:
+                self._on_nodes[release.bench_index, take.node].pop(id(release), None)
             door = _door_of(release)
             sums = self._sums[door]
             del sums.members[id(release)]
@@ -278,6 +290,16 @@ class Holdings:
         else:
             self.class_counts.pop(key, None)
             self.members.pop(key, None)
+
+
+def _list_runs(some: Iterable[_Held]) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
+    found = [
+        (held.running, held.release.bench_index, held.release.takes)
+        for held in some
+        if held.running is not None and held.release.bench_index >= 0
+    ]
+    found.sort(key=lambda each: each[0].workload.job_id.int)
+    return found
 
 
 def release_key(release: Release) -> tuple[int, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Take
 from gpuplane.core.ids import JobId
-from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage
+from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage, models_of
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
@@ -64,13 +64,13 @@ class Trial:
         self.owners = frozenset((each.tenant, each.project) for each in snapshot.reservations)
         self.memory.pool.advance(snapshot.pending, policy.boosts, now, self.owners)
         fleets = tuple(sorted(snapshot.fleets, key=lambda fleet: str(fleet.cluster_id)))
-        self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets)
+        kept = self.memory.answers
+        kept.rebase(snapshot.quotas.declared, snapshot.flavors, models_of(fleets))
+        self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets, kept.fixed)
         self._holdings = self.memory.holdings
         self._holdings.advance(snapshot.running, fleets, policy)
         mix = self.memory.compute_mix(policy)
         self.benches = [open_bench(fleet, policy, mix, now, seed) for fleet in fleets]
-        kept = self.memory.answers
-        kept.rebase(snapshot.quotas.declared, snapshot.flavors, self.admission.models)
         self.answers = Answers(self.admission, kept)
         self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
@@ -135,6 +135,10 @@ class Trial:
         """Return running workloads with their fleet's place and what they took, by job id."""
         return self._holdings.list_running()
 
+    def list_stopping(self) -> list[tuple[RunningWorkload, int, tuple[Take, ...]]]:
+        """Return the same of those that were asked to stop."""
+        return self._holdings.list_stopping()
+
     def list_releases(self) -> list[Release]:
         """Return what is expected to be given back, earliest end first; what is late ends now."""
         if self._releases is None or self._releases[0] != self.changes:
@@ -158,6 +162,15 @@ class Trial:
         if not more:
             return rows
         return order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+
+    def list_releases_on(self, bench_index: int, node: int) -> list[Release]:
+        """Return what is expected to be given back on one node, in no order."""
+        started = [
+            each
+            for each in self._list_started()
+            if each.bench_index == bench_index and any(take.node == node for take in each.takes)
+        ]
+        return self._holdings.list_releases_on(bench_index, node) + started
 
     def list_ends(self) -> list[int]:
         """Return the instants at which something is expected to be given back, in order."""
@@ -264,6 +277,12 @@ class Trial:
             return None
         alone = workload if workload.only_reserved else replace(workload, only_reserved=True)
         return self._find_nodes(alone, Grant(workload.replicas.count, {}, (), 0))
+
+    def is_full(self, workload: Workload, kind: Hashable | None, grant: Grant) -> bool:
+        """Tell whether it is known that nodes have no room for a kind in its only flavors."""
+        if kind is None or (kind, grant.flavors, grant.replicas) not in self._full:
+            return False
+        return self.admission.find_fixed(workload) is not None
 
     def _find_within_quota(
         self, workload: Workload, kind: Hashable | None

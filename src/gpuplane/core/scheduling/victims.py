@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuplane.core.fleet.columns import Take
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.quota.preemption import AdmittedWorkload
 from gpuplane.core.quota.victims import plan_preemption
@@ -73,8 +74,13 @@ class VictimSearch:
         self._limits = trial.policy.preemption
         self._searches_left = self._limits.max_searches
         self._candidates: list[Candidate] | None = None
-        self._soft: list[Piece] = []
-        self._soft_workloads: list[RunningWorkload] = []
+        stopping = trial.list_stopping()
+        self._soft = [
+            _piece_of(running, compute_loss(running, trial.now), index, takes)
+            for running, index, takes in stopping
+        ]
+        self._soft.sort(key=lambda piece: piece.key)
+        self._soft_workloads = [running for running, _, _ in stopping]
         self._chosen: set[JobId] = set()
         self._nobody: set[tuple[Priority, bool | None, tuple[ClusterId, ...] | None]] = set()
         self._spent: dict[ClusterId, int] = dict(trial.snapshot.preempted_last_hour)
@@ -129,11 +135,13 @@ class VictimSearch:
 
     def _usable(self, workload: Workload) -> list[Candidate]:
         """Return whom the table lets this workload stop, cheapest first."""
+        is_open = {each: self._left(each) > 0 for each in self._clusters(workload)}
+        if not any(is_open.values()):
+            return []
         everyone = self._all()
         # They stand by class, lowest first: nobody from the workload's own class on may be stopped.
         own = PRIORITY_VALUES[workload.priority]
         lower = bisect_left(everyone, own, key=lambda each: each.piece.key[0])
-        is_open = {each: self._left(each) > 0 for each in self._clusters(workload)}
         found = [
             each
             for each in everyone[:lower]
@@ -154,17 +162,13 @@ class VictimSearch:
         if self._candidates is not None:
             return self._candidates
         trial = self._trial
-        self._candidates = []
-        for running, index, takes in trial.list_running():
-            loss = compute_loss(running, trial.now)
-            piece = Piece(loss_key(running, loss), tuple((index, take) for take in takes), running)
-            if running.stopping:
-                self._soft.append(piece)
-                self._soft_workloads.append(running)
-            elif not is_protected(running, self._limits, trial.now):
-                self._candidates.append(Candidate(running, loss, piece))
+        self._candidates = [
+            Candidate(running, loss, _piece_of(running, loss, index, takes))
+            for running, index, takes in trial.list_running()
+            if not is_protected(running, self._limits, trial.now)
+            for loss in [compute_loss(running, trial.now)]
+        ]
         self._candidates.sort(key=lambda each: each.piece.key)
-        self._soft.sort(key=lambda piece: piece.key)
         return self._candidates
 
     # The search, inside an undone trial.
@@ -282,6 +286,10 @@ class VictimSearch:
             queue = running.workload.queue
             door = admission.find_counted_door(running.workload.local_queue, queue)
             admission.give_back(queue, running.usage, door)
+
+
+def _piece_of(running: RunningWorkload, loss: Loss, index: int, takes: Sequence[Take]) -> Piece:
+    return Piece(loss_key(running, loss), tuple((index, take) for take in takes), running)
 
 
 def make_receipt(preemptor: Workload, victim: Candidate) -> Receipt:

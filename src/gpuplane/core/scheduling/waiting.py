@@ -55,6 +55,11 @@ class Blocked:
     cut: tuple[MigChange, ...] = ()
     is_cutting: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether nothing is to be said of it but why it does not fit."""
+        return self.starts_at is None and not self.cut and not self.waits_for_stopping
+
 
 Said = tuple[Reason, tuple[WordCount, ...]]
 """The dominant reason and the counts per filter."""
@@ -65,7 +70,7 @@ class Explainer:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self._by_kind: dict[Hashable, tuple[Reason, list[tuple[Word, int]]]] = {}
+        self._by_kind: dict[Hashable, Said] = {}
 
     def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
         """Return what is said of everyone who waits like this one.
@@ -76,8 +81,7 @@ class Explainer:
             entry: Who waits; refused like the others of its place, or behind a StrictFIFO head.
             is_behind: Which of the two.
         """
-        waiting = self.explain(Blocked(entry, 0, behind_head=is_behind))
-        said = waiting.reason, waiting.counts
+        said = self._say(entry, is_behind=is_behind)
         key = entry.workload.queue if is_behind else entry.place
         before = self._trial.memory.said.get(key)
         if before == said:
@@ -88,23 +92,12 @@ class Explainer:
     def explain(self, blocked: Blocked) -> Waiting:
         """Return the verdict of a workload that waits."""
         workload = blocked.entry.workload
-        counts: list[tuple[Word, int]] = []
-        if blocked.behind_head:
-            reason = Reason(
-                Word.BEHIND_HEAD,
-                f"Queue {workload.queue} is StrictFIFO and the workload before it waits.",
-                "Wait, or use a BestEffortFIFO queue.",
-            )
-        elif blocked.cut:
+        if blocked.cut:
             # Its quota is kept for it, so the queue must not be asked again.
             counts = self._explain_nodes(blocked.entry)[1]
             reason = needs_repartition(workload, blocked.cut, is_underway=blocked.is_cutting)
         else:
-            quota = self._quota_refusal(blocked.entry)
-            if quota is not None:
-                reason = quota.reason
-            else:
-                reason, counts = self._explain_nodes(blocked.entry)
+            reason, counts = self._say(blocked.entry, is_behind=blocked.behind_head)
         if blocked.starts_at is not None:
             kept = _describe_kept_place(blocked.starts_at, self._trial.now)
             reason = Reason(reason.word, f"{reason.sentence} {kept}", reason.fix)
@@ -115,15 +108,23 @@ class Explainer:
             workload.job_id,
             workload.version,
             reason,
-            tuple(WordCount(word, nodes) for word, nodes in counts),
+            counts,
             blocked.position,
         )
+
+    def _say(self, entry: Entry, *, is_behind: bool) -> Said:
+        if is_behind:
+            queue = entry.workload.queue
+            sentence = f"Queue {queue} is StrictFIFO and the workload before it waits."
+            return Reason(Word.BEHIND_HEAD, sentence, "Wait, or use a BestEffortFIFO queue."), ()
+        quota = self._quota_refusal(entry)
+        return self._explain_nodes(entry) if quota is None else (quota.reason, ())
 
     def _quota_refusal(self, entry: Entry) -> QuotaRefusal | None:
         answer = self._trial.answers.first_needed(entry, self._trial.changes)
         return answer if isinstance(answer, QuotaRefusal) else None
 
-    def _explain_nodes(self, entry: Entry) -> tuple[Reason, list[tuple[Word, int]]]:
+    def _explain_nodes(self, entry: Entry) -> Said:
         """Return the dominant reason and the counts per filter, once a kind."""
         if entry.kind is None:
             return self._look_at_nodes(entry.workload)
@@ -132,7 +133,7 @@ class Explainer:
             found = self._by_kind[entry.kind] = self._look_at_nodes(entry.workload)
         return found
 
-    def _look_at_nodes(self, workload: Workload) -> tuple[Reason, list[tuple[Word, int]]]:
+    def _look_at_nodes(self, workload: Workload) -> Said:
         """Return the dominant reason and the counts per filter, over every cluster it may use.
 
         Dominant is the last filter that refused a node: those nodes came closest.
@@ -160,7 +161,8 @@ class Explainer:
             word = rest
         else:
             word = counts[-1][0] if counts else Word.GPU_COUNT
-        return describe_refusal(workload, word, counts, nodes, placeable), counts
+        reason = describe_refusal(workload, word, counts, nodes, placeable)
+        return reason, tuple(WordCount(each, count) for each, count in counts)
 
     def _rest_word(self, workload: Workload, index: int) -> Word:
         """Return what keeps a workload away from nodes that pass every filter."""

@@ -19,7 +19,7 @@ from gpuplane.core.scheduling.fragmentation import compute_typical_mix
 from gpuplane.core.scheduling.hints import PARTS, compute_hint_points
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.topology.named import named_topology
-from tests.builders import NOW, World, WorkloadBuilder, a_node, a_workload
+from tests.builders import NOW, WorkloadBuilder, World, a_node, a_workload
 
 T4 = "nvidia-t4"
 SHORT = PlacementHint(WorkloadClass.INTERACTIVE, Length.SHORT)

@@ -54,9 +54,7 @@ def list_runs_of(
     found: dict[JobId, list[tuple[int, int, int]]] = {}
     for start in range(0, len(job_ids), CHUNK):
         query = (
-            select(
-                attempts.c.job_id, attempts.c.number, attempts.c.started_at, attempts.c.ended_at
-            )
+            select(attempts.c.job_id, attempts.c.number, attempts.c.started_at, attempts.c.ended_at)
             .where(
                 attempts.c.job_id.in_(job_ids[start : start + CHUNK]),
                 attempts.c.started_at.is_not(None),

@@ -186,3 +186,38 @@ def test_a_hint_moves_no_score_by_more_than_its_bound(
     for part in PARTS.values():
         share = part.score(hint, row.need, fleet, np.arange(len(fleet)))
         assert (abs(share) <= 100).all()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(hints, st.integers(1, 4)), min_size=1, max_size=8))
+def test_hints_are_the_same_looked_up_as_looked_at_anew(
+    asked: list[tuple[PlacementHint, int]],
+) -> None:
+    def a_world() -> World:
+        joined = named_topology("nvswitch-8", 8)
+        nodes = [
+            a_node("a", topology=joined),
+            a_node("b", topology=joined),
+            a_node("c"),
+            a_node("d", 4, model=T4),
+        ]  # fmt: skip - one fleet
+        return World(nodes)
+
+    policy = Policy(placement=PlacementPolicy.MOST_LOADED)
+    pending = [
+        a_workload(f"w{n}").gpus(gpus).having(hint=hint).age(1000 - n).build()
+        for n, (hint, gpus) in enumerate(asked)
+    ]
+    at_once = a_world()
+    at_once.pending = list(pending)
+    together = {
+        each.job_id: each.replicas for each in decide(at_once.snapshot(), policy, NOW, 1).placed
+    }
+    one_by_one = a_world()
+    apart = {}
+    for workload in pending:
+        one_by_one.pending = [workload]
+        decision = decide(one_by_one.snapshot(), policy, NOW, 1)
+        apart |= {each.job_id: each.replicas for each in decision.placed}
+        one_by_one.apply(decision)
+    assert together == apart

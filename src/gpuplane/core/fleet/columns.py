@@ -7,7 +7,7 @@ from them alone can be kept with it (`keep`) and outlives a cycle. Knows no work
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,25 @@ class Take(NamedTuple):
     mig: tuple[int, str, int] | None = None
 
 
+class FreeColumn(Generic[_K]):
+    """A column of what is free: it follows the states of nodes, and is written when it is read.
+
+    Most placements are found, and many are undone, without anybody reading a column in between.
+    """
+
+    def __set_name__(self, owner: type["Fleet"], name: str) -> None:
+        self._slot = f"_{name}"
+
+    def __get__(self, fleet: "Fleet", owner: type["Fleet"]) -> _K:
+        if fleet.unwritten:
+            fleet.write_columns()
+        column: _K = fleet.__dict__[self._slot]
+        return column
+
+    def __set__(self, fleet: "Fleet", column: _K) -> None:
+        fleet.__dict__[self._slot] = column
+
+
 class Fleet:
     """One cluster's nodes as columns; index i is the i-th node by name.
 
@@ -97,7 +116,19 @@ class Fleet:
         pattern: Number of each node's pattern of free shares in `states`, shape (node,).
         clock: How many changes there were, rollbacks included.
         epoch: Rises when states are numbered anew.
+        unwritten: Nodes whose state changed since their columns were written.
     """
+
+    cpu_free = FreeColumn[Ints]()
+    memory_free = FreeColumn[Ints]()
+    ephemeral_free = FreeColumn[Ints]()
+    gpu_free_milli = FreeColumn[Masks]()
+    gpu_free_mask = FreeColumn[Masks]()
+    gpu_free_count = FreeColumn[NDArray[np.int8]]()
+    gpu_free_most = FreeColumn[NDArray[np.int16]]()
+    gpu_idle_milli = FreeColumn[Ints]()
+    mig_free = FreeColumn[dict[str, Masks]]()
+    pattern = FreeColumn[Ints]()
 
     def __init__(self, cluster_id: ClusterId, nodes: Sequence[NodeFacts]) -> None:
         """Make the columns of an empty cluster; `from_nodes` adds what is taken."""
@@ -108,6 +139,7 @@ class Fleet:
         self.index: dict[NodeId, int] = {node.node_id: i for i, node in enumerate(nodes)}
         if len(self.index) != count:
             raise ValueError("a node is given twice")
+        self.unwritten: list[int] = []
         self.gpu_count_max = max([1, *(_slots(node) for node in nodes)])
         if self.gpu_count_max > MAX_GPUS:
             raise ValueError(f"a node has more than {MAX_GPUS} GPUs")
@@ -153,9 +185,9 @@ class Fleet:
         self.cpu_total: Ints = _ints(node.cpu_milli for node in nodes)
         self.memory_total: Ints = _ints(node.memory_mib for node in nodes)
         self.ephemeral_total: Ints = _ints(node.ephemeral_mib for node in nodes)
-        self.cpu_free: Ints = _narrow(self.cpu_total)
-        self.memory_free: Ints = _narrow(self.memory_total)
-        self.ephemeral_free: Ints = _narrow(self.ephemeral_total)
+        self.cpu_free = _narrow(self.cpu_total)
+        self.memory_free = _narrow(self.memory_total)
+        self.ephemeral_free = _narrow(self.ephemeral_total)
         self.price: Ints = _ints(node.price_micro_per_gpu_hour for node in nodes)
         self.racks, self.rack = _intern([node.rack for node in nodes])
         self.blocks, self.block = _intern([node.block for node in nodes])
@@ -174,7 +206,7 @@ class Fleet:
 
     def _make_gpu_columns(self, nodes: Sequence[NodeFacts]) -> None:
         shape = (self.gpu_count_max, len(nodes))
-        self.gpu_free_milli: Masks = np.zeros(shape, dtype=np.uint16)
+        self.gpu_free_milli = np.zeros(shape, dtype=np.uint16)
         self.gpu_model: NDArray[np.int16] = np.full(shape, -1, dtype=np.int16)
         self.gpu_architecture: NDArray[np.int16] = np.full(shape, -1, dtype=np.int16)
         self.gpu_memory_mib: NDArray[np.int32] = np.zeros(shape, dtype=np.int32)
@@ -182,7 +214,7 @@ class Fleet:
         self.present_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
         self.healthy_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
         self.mig_mask: Masks = np.zeros(len(nodes), dtype=np.uint16)
-        self.mig_free: dict[str, Masks] = {}
+        self.mig_free = {}
         self.gpu_ids: list[dict[int, GpuId]] = []
         self._gpus: dict[GpuId, tuple[int, GpuFacts]] = {}
         models: dict[str, int] = {}
@@ -217,7 +249,7 @@ class Fleet:
         self.architectures = tuple(architectures)
         self.reservations = tuple(reservations)
         self.usable_mask: Masks = self.healthy_mask & ~self.mig_mask
-        self.gpu_free_mask: Masks = self.usable_mask.copy()
+        self.gpu_free_mask = self.usable_mask.copy()
         for g in range(self.gpu_count_max):
             usable = (self.usable_mask >> np.uint16(g)) & np.uint16(1)
             self.gpu_free_milli[g] = usable * np.uint16(WHOLE_GPU_MILLI)
@@ -229,8 +261,8 @@ class Fleet:
 
     def _make_states(self) -> None:
         """Number the state of every node as it is."""
-        self.states = States()
         shares = self.gpu_free_milli.T.tolist()
+        self.states = States()
         numbers = (self.cpu_free.tolist(), self.memory_free.tolist(), self.ephemeral_free.tolist())
         self.state_of: list[int] = [
             self.states.find(
@@ -240,11 +272,11 @@ class Fleet:
             )
             for i, (cpu, memory, ephemeral) in enumerate(zip(*numbers, strict=True))
         ]
-        self.pattern: Ints = _ints(self.states.pattern[state] for state in self.state_of)
+        self.pattern = _ints(self.states.pattern[state] for state in self.state_of)
         gpus = [self.states.gpus[state] for state in self.state_of]
-        self.gpu_free_count: NDArray[np.int8] = np.array([each.whole for each in gpus], np.int8)
-        self.gpu_free_most: NDArray[np.int16] = np.array([each.most for each in gpus], np.int16)
-        self.gpu_idle_milli: Ints = np.array([each.idle for each in gpus], np.int32)
+        self.gpu_free_count = np.array([each.whole for each in gpus], np.int8)
+        self.gpu_free_most = np.array([each.most for each in gpus], np.int16)
+        self.gpu_idle_milli = np.array([each.idle for each in gpus], np.int32)
 
     def _kind_of(self, node: int) -> int:
         facts = self.nodes[node]
@@ -257,6 +289,7 @@ class Fleet:
                 gpu.healthy,
                 gpu.mig_enabled,
                 gpu.mig_instances,
+                gpu.mig_table,
                 gpu.reserved_for,
             )
             for gpu in facts.gpus
@@ -391,8 +424,7 @@ class Fleet:
         """
         node = take.node
         state = self.state_of[node]
-        self._move(node, self.states.after(state, take[1:], self.nodes[node].name))
-        self._ledger.append((node, state))
+        self.advance(node, self.states.after(state, take[1:], self.nodes[node].name))
 
     def release(self, take: Take) -> None:
         """Give back what was allocated.
@@ -402,8 +434,12 @@ class Fleet:
         """
         node = take.node
         state = self.state_of[node]
-        self._move(node, self.states.before(state, take[1:], self.nodes[node].name))
-        self._ledger.append((node, state))
+        self.advance(node, self.states.before(state, take[1:], self.nodes[node].name))
+
+    def advance(self, node: int, state: int) -> None:
+        """Bring a node into a state that is known to follow from the one it is in."""
+        self._ledger.append((node, self.state_of[node]))
+        self._move(node, state)
 
     def settle(self) -> None:
         """Make what was changed the new base: nothing before this can be rolled back."""
@@ -440,31 +476,34 @@ class Fleet:
         self._log.clear()
 
     def _move(self, node: int, state: int) -> None:
-        """Bring a node's columns from its state to another."""
-        states = self.states
-        old, new = states.values[self.state_of[node]], states.values[state]
         self.state_of[node] = state
-        self.cpu_free[node] = new.cpu
-        self.memory_free[node] = new.memory
-        self.ephemeral_free[node] = new.ephemeral
-        if new.gpus != old.gpus:
-            gpus = states.gpus[state]
-            self.gpu_free_mask[node] = gpus.mask
-            self.gpu_free_count[node] = gpus.whole
-            self.gpu_free_most[node] = gpus.most
-            self.gpu_idle_milli[node] = gpus.idle
-            self.pattern[node] = states.pattern[state]
-            for gpu, (before, after) in enumerate(zip(old.gpus, new.gpus, strict=True)):
-                if before != after:
-                    self.gpu_free_milli[gpu, node] = after
-        if new.migs is not old.migs:
-            for profile, gpu, bits in new.migs:
-                column = self.mig_free.get(profile)
-                if column is not None:
-                    column[gpu, node] = bits
+        self.unwritten.append(node)
         self._log.append(node)
         if len(self._log) >= MAX_LOG:
+            self.write_columns()
             self._fold_log()
+
+    def write_columns(self) -> None:
+        """Bring the columns of what is free up to the states of the nodes."""
+        nodes, self.unwritten = set(self.unwritten), []
+        columns = self.__dict__
+        states, state_of = self.states, self.state_of
+        for node in nodes:
+            state = state_of[node]
+            value, gpus = states.values[state], states.gpus[state]
+            columns["_cpu_free"][node] = value.cpu
+            columns["_memory_free"][node] = value.memory
+            columns["_ephemeral_free"][node] = value.ephemeral
+            columns["_gpu_free_mask"][node] = gpus.mask
+            columns["_gpu_free_count"][node] = gpus.whole
+            columns["_gpu_free_most"][node] = gpus.most
+            columns["_gpu_idle_milli"][node] = gpus.idle
+            columns["_pattern"][node] = states.pattern[state]
+            columns["_gpu_free_milli"][:, node] = value.gpus
+            for profile, gpu, bits in value.migs:
+                column = columns["_mig_free"].get(profile)
+                if column is not None:
+                    column[gpu, node] = bits
 
 
 def _slots(node: NodeFacts) -> int:

@@ -7,9 +7,7 @@ instance that keeps most future placements open. Never compares nodes.
 import numpy as np
 
 from gpuplane.core.fleet.columns import Fleet, Take, bits_of
-from gpuplane.core.fleet.states import Change
 from gpuplane.core.mig.layouts import compute_loss
-from gpuplane.core.mig.profiles import find_table
 from gpuplane.core.scheduling.bench import Row
 from gpuplane.core.scheduling.filters import mig_starts
 from gpuplane.core.scheduling.fragmentation import choose_share_gpu
@@ -26,16 +24,6 @@ def choose_devices(row: Row, node: int) -> Take:
     Raises:
         ValueError: If the node does not fit the class.
     """
-    if row.need.is_withheld:
-        return Take(node, *_choose_change(row, node))
-    state = row.fleet.state_of[node]
-    change = row.changes.get(state)
-    if change is None:
-        change = row.changes[state] = _choose_change(row, node)
-    return Take(node, *change)
-
-
-def _choose_change(row: Row, node: int) -> Change:
     need, resources = row.need, row.need.resources
     gpu_mask = 0
     mig = None
@@ -46,7 +34,8 @@ def _choose_change(row: Row, node: int) -> Change:
         gpu_mask = 1 << _choose_share(row, node)
     elif need.wants_gpus:
         gpu_mask = _choose_gpus(row, node)
-    return (
+    return Take(
+        node,
         gpu_mask,
         resources.gpu_milli,
         resources.cpu_milli,
@@ -116,7 +105,7 @@ def _choose_instance(need: Need, fleet: Fleet, node: int) -> tuple[int, int]:
 def _loss(need: Need, fleet: Fleet, node: int, gpu: int, start: int) -> tuple[int, int]:
     """Return what the GPU loses by this instance; nothing where its table is not known."""
     facts = next(each for each in fleet.nodes[node].gpus if each.index == gpu)
-    table = find_table(facts.model)
+    table = facts.cuts
     profile = None if table is None else table.find_profile(need.resources.mig_profile or "")
     if table is None or profile is None:
         return 0, 0

@@ -5,7 +5,7 @@ inside. Counts what it places into the fleet; the caller keeps it or rolls back.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,10 @@ from gpuplane.core.workloads import ReplicaRequest, Spreading
 _UNBOUNDED = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Spots:
+class Spots(NamedTuple):
     """Where the replicas of a workload go in one fleet, by rank.
 
-    Attributes:
+    Args:
         takes: One per replica, already counted into the fleet.
         score: Mean score, 0–100.
     """
@@ -130,9 +129,23 @@ def _place_one(row: Row, allowed: Bools | None) -> Spots | None:
     if best is None:
         return None
     node, rank = best
-    take = choose_devices(row, node)
-    row.fleet.allocate(take)
-    return Spots((take,), score_of_rank(rank, row.context, node), Level.NODE)
+    return Spots((_take_on(row, node),), score_of_rank(rank, row.context, node), Level.NODE)
+
+
+def _take_on(row: Row, node: int) -> Take:
+    """Count one replica into a node that fits; what it takes there follows from the state."""
+    fleet = row.fleet
+    state = fleet.state_of[node]
+    step = row.steps.get(state)
+    if step is None:
+        take = choose_devices(row, node)
+        fleet.allocate(take)
+        if not row.need.is_withheld:
+            row.steps[state] = (take[1:], fleet.state_of[node])
+        return take
+    change, after = step
+    fleet.advance(node, after)
+    return Take(node, *change)
 
 
 def place_batch(
@@ -178,16 +191,14 @@ def _fill(
     lower than that, because then it is still the first of the best.
     """
     row.refresh()
-    fleet, context = row.fleet, row.context
+    context = row.context
     ranks = row.ranks.copy() if domain is None else np.where(domain, row.ranks, NOT_FIT)
     while count and (best := int(ranks.max(initial=NOT_FIT))) != NOT_FIT:
         for node in np.flatnonzero(ranks == best)[:count].tolist():
             rank = best
             while rank >= best and count:
-                take = choose_devices(row, node)
-                fleet.allocate(take)
                 count -= 1
-                yield take, score_of_rank(rank, context, node)
+                yield _take_on(row, node), score_of_rank(rank, context, node)
                 rank = NOT_FIT if spread else row.rank_on(node)
             ranks[node] = rank
             if not count:

@@ -27,7 +27,7 @@ Allowed = Callable[[Workload], Bools | None]
 """The nodes that a workload may go to besides what the filters say, shape (node,); None for all."""
 
 MAX_BREADTH = 6
-"""Kinds of work tried as the next link of a chain: bounds the search, which grows with its power."""
+"""Kinds of work tried as the next link of a chain: the search grows with its power."""
 MAX_CHAIN = 2
 """Most links of a chain."""
 MAX_NODES = 8
@@ -72,7 +72,7 @@ class Tenants:
     def __init__(self) -> None:
         self.workloads: list[Workload] = []
         self.takes: list[Take] = []
-        self._kinds: dict[str, int] = {}
+        self._kinds: dict[tuple[str, str], int] = {}
         self._columns: Ints = np.zeros((10, _FIRST_ROOM), dtype=np.int64)
         self._count = 0
 
@@ -85,17 +85,31 @@ class Tenants:
         return self._columns[:, : self._count]
 
     def add(
-        self, workload: Workload, take: Take, *, loss_gpu_s: int, value: int, movable: bool
+        self,
+        workload: Workload,
+        take: Take,
+        *,
+        loss_gpu_s: int = 0,
+        value: int = 0,
+        group: str = "",
     ) -> int:
-        """Add what was allocated on the fleet; return its number."""
+        """Add what was allocated on the fleet; return its number.
+
+        Args:
+            workload: Of one replica.
+            take: What it holds.
+            loss_gpu_s: GPU-seconds of work that moving it throws away.
+            value: Its priority.
+            group: Equal for all of one class that may go to the same nodes.
+        """
         number = self._count
         if number == self._columns.shape[1]:
             self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
         self._count += 1
         self.workloads.append(workload)
         self.takes.append(take)
-        kind = self._kinds.setdefault(workload.class_key, len(self._kinds))
-        self._columns[:, number] = (0, 0, 0, 0, 0, 0, loss_gpu_s, value, kind, int(movable))
+        kind = self._kinds.setdefault((workload.class_key, group), len(self._kinds))
+        self._columns[_LOSS:, number] = (loss_gpu_s, value, kind, 1)
         self._write(number, take)
         return number
 
@@ -107,6 +121,10 @@ class Tenants:
     def keep(self, number: int) -> None:
         """Let one stay where it is from now on."""
         self._columns[_MOVABLE, number] = 0
+
+    def free(self, number: int) -> None:
+        """Let one move again."""
+        self._columns[_MOVABLE, number] = 1
 
     def _write(self, number: int, take: Take) -> None:
         self._columns[: _EPHEMERAL + 1, number] = (
@@ -127,25 +145,33 @@ class RelocationSearch:
         self._fleet = bench.fleet
         self._tenants = tenants
         self._allowed = allowed
-        self._in_vain: set[tuple[str, int, Quest]] = set()
+        self._in_vain: set[tuple[str, str, int, Quest]] = set()
         self._mark = 0
+        self._spare: Bools | None = None
         self.moves: list[Relocation] = []
 
     def forget_failures(self) -> None:
         """Try again what was in vain: something gave room back."""
         self._in_vain.clear()
 
-    def make_room(self, workload: Workload, quest: Quest) -> bool:
+    def make_room(self, workload: Workload, quest: Quest, group: str = "") -> bool:
         """Make room for one replica on some node; tell whether it worked.
 
         What was moved is in `moves`. What did not work is not tried again until something was
         moved: placing more work only takes room away.
+
+        Args:
+            workload: Whose replica it is; it fits nowhere now.
+            quest: For whom, and at what price at most.
+            group: Equal for all of one class that may go to the same nodes.
         """
         self._mark = len(self.moves)
         row = self._bench.row(workload)
+        spare = ~row.suiting
+        self._spare = spare if spare.any() else None
         order: Ints | None = None
         for depth in range(1, min(quest.max_moves, MAX_CHAIN) + 1):
-            key = (workload.class_key, depth, quest)
+            key = (workload.class_key, group, depth, quest)
             if key not in self._in_vain:
                 if order is None:
                     order = self._list_candidates(row, workload, quest, frozenset())
@@ -153,7 +179,7 @@ class RelocationSearch:
                     self.forget_failures()
                     return True
                 self._in_vain.add(key)
-        key = (workload.class_key, 0, quest)
+        key = (workload.class_key, group, 0, quest)
         if quest.max_moves > 1 and key not in self._in_vain:
             if self._empty_node(row, workload, quest):
                 self.forget_failures()
@@ -287,7 +313,10 @@ class RelocationSearch:
     def _find_target(
         self, number: int, closed: frozenset[int], *, but_own: bool = True
     ) -> Take | None:
-        """Return where a tenant could go now, the best node by its own rank."""
+        """Return where a tenant could go now, the best node by its own rank.
+
+        Nodes come first on which the request could never go: they are no loss to its replicas.
+        """
         workload = self._tenants.workloads[number]
         row = self._bench.row(workload)
         shut = set(closed)
@@ -297,7 +326,11 @@ class RelocationSearch:
         if shut:
             mask = ~_mask_of(shut, len(self._fleet)) if mask is None else mask.copy()
             mask[list(shut)] = False
-        found = row.find_best(mask)
+        found = None
+        if self._spare is not None:
+            found = row.find_best(self._spare if mask is None else self._spare & mask)
+        if found is None:
+            found = row.find_best(mask)
         return None if found is None else choose_devices(row, found[0])
 
     def _shift_for(self, row: Row, number: int, target: Take) -> bool:

@@ -53,7 +53,7 @@ class MovingPlacer(CorePlacer):
         if spots is not None and self.max_moves:
             workload = self.workload_of(pod)
             for take in spots.takes:
-                self._tenants.add(workload, take, loss_gpu_s=0, value=0, movable=True)
+                self._tenants.add(workload, take)
         return spots
 
     def _make_room(self, workload: Workload) -> bool:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from gpuplane.core.ids import AttemptId, GpuId, JobId, ReplicaId, TenantId
+from gpuplane.core.mig.profiles import MigTable
 from gpuplane.core.workloads import Execution, JobType, ResourceRequest
 
 
@@ -125,6 +126,8 @@ class GpuObservation:
     mig_enabled: bool = False
     mig_instances: tuple[tuple[str, int], ...] = ()
     """(profile, first memory slice) of each MIG instance that exists."""
+    mig_table: MigTable | None = None
+    """How it can be cut as the device tells it; None where the product's own table serves."""
     utilization_ratio: float | None = None
     memory_used_mib: int | None = None
 

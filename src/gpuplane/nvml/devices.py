@@ -50,6 +50,8 @@ class NvmlDevice:
     mig_instances: tuple[tuple[str, int], ...] = ()
     mig_uuids: tuple[str, ...] = ()
     """The UUID of each entry of `mig_instances`, `MIG-…`."""
+    mig_table: MigTable | None = None
+    """How it can be cut, where it is in MIG mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class NvmlSession:
         self._known: dict[int, NvmlDevice] = {}
         self._faults: dict[str, str] = {}
         self._topology: tuple[tuple[str, ...], str | None] = ((), None)
+        self._tables: dict[str, MigTable | None] = {}
 
     def look(self) -> NvmlView:
         """Return what NVML says now; never raises."""
@@ -214,7 +217,16 @@ class NvmlSession:
             mig_enabled=True,
             mig_instances=tuple((profile, start) for profile, start, _ in found),
             mig_uuids=tuple(uuid for _, _, uuid in found),
+            mig_table=self._table_of(device, handle),
         )
+
+    def _table_of(self, device: NvmlDevice, handle: Any) -> MigTable | None:
+        """Return how a GPU can be cut, read once for each: that does not change."""
+        if device.uuid not in self._tables:
+            known = find_model(device.model)
+            name = known.name if known else device.model
+            self._tables[device.uuid] = read_mig_table(self._nvml, handle, name)
+        return self._tables[device.uuid]
 
     def _first_slice(self, handle: Any, instance: Any) -> int | None:
         number = self._ask(self._nvml.nvmlDeviceGetGpuInstanceId, instance)

@@ -11,7 +11,7 @@ import re
 from ctypes import byref, c_uint
 from typing import Any
 
-from gpuplane.core.mig.profiles import MigProfile, MigTable, PlacementSource
+from gpuplane.core.mig.profiles import MigProfile, MigTable, device_table
 
 _NAME = re.compile(r"(\d+)g\.(\d+)gb\S*")
 
@@ -32,13 +32,7 @@ def read_mig_table(nvml: Any, handle: Any, model: str) -> MigTable | None:
     if not profiles:
         return None
     profiles.sort(key=lambda each: (each.compute_slices, each.memory_slices, each.name))
-    return MigTable(
-        model,
-        max(each.starts[-1] + each.memory_slices for each in profiles),
-        max(each.compute_slices for each in profiles),
-        tuple({each.name: each for each in profiles}.values()),
-        PlacementSource.DEVICE,
-    )
+    return device_table(model, tuple({each.name: each for each in profiles}.values()))
 
 
 def _read_profile(nvml: Any, handle: Any, number: int) -> MigProfile | None:

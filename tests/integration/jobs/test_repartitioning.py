@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuplane.backends.interface import BackendError, MigOrder
+from gpuplane.backends.interface import BackendError, MigOrder, Observation
+from gpuplane.core.mig.profiles import MigProfile, device_table
 from gpuplane.kit.sealing import SealingKeys
 from tests.integration.jobs.worlds import World, running_world, runs_for
 
@@ -175,3 +177,31 @@ async def test_a_cancelled_job_leaves_a_gpu_that_is_cut_and_free(cut_world: Worl
     other = await submit(cut_world, "7g.80gb")
     await turn(cut_world)
     assert (await cut_world.job(other))["status"] in ("scheduled", "running")
+
+
+async def test_how_a_device_can_be_cut_is_kept_as_it_tells(cut_world: World) -> None:
+    # Halves that begin at 3 alone: no table of the product says so.
+    half = MigProfile("3g.40gb", 3, 4, 40, 1, (3,))
+    single = MigProfile("1g.10gb", 1, 1, 10, 7, tuple(range(7)))
+    table = device_table("nvidia-a100-80gb", (single, half))
+
+    class Telling:
+        kind = "simulated"
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cut_world.backend, name)
+
+        async def observe(self) -> Observation:
+            seen = await cut_world.backend.observe()
+            nodes = tuple(
+                replace(node, gpus=tuple(replace(gpu, mig_table=table) for gpu in node.gpus))
+                for node in seen.nodes
+            )
+            return replace(seen, generation=seen.generation + 1, nodes=nodes)
+
+    cut_world.registry.backends[cut_world.sim] = Telling()
+    await cut_world.loops["inventory"].run_once()
+    job_id = await submit(cut_world, "3g.40gb")
+    await cut_world.loops["scheduler"].run_once()
+    why = await cut_world.ask("GET", f"/jobs/{job_id}/why")
+    assert "3g.40gb at 3 in place of" in why["sentence"]

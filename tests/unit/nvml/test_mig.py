@@ -58,3 +58,11 @@ def test_a_profile_without_a_place_is_left_out() -> None:
     table = session_of(FakeGpu("GPU-1", cuts=cuts)).read_mig_table(0)
     assert table is not None
     assert table.find_profile("4g.20gb") is None
+
+
+def test_a_gpu_in_mig_mode_is_seen_with_its_table_and_another_without() -> None:
+    nvml = FakeNvml(FakeGpu("GPU-1", cuts=ODD, mig=[("1g.5gb", 0)]), FakeGpu("GPU-2", cuts=ODD))
+    first, second = NvmlSession(lambda: nvml).look().devices
+    assert first.mig_table is not None
+    assert first.mig_table.find_profile("2g.10gb") is not None
+    assert second.mig_table is None

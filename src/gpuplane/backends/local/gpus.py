@@ -103,6 +103,7 @@ def _observation(device: NvmlDevice, holder: str) -> GpuObservation:
         numa=device.numa,
         mig_enabled=device.mig_enabled,
         mig_instances=device.mig_instances,
+        mig_table=device.mig_table,
         utilization_ratio=device.utilization_ratio,
         memory_used_mib=device.memory_used_mib,
     )

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.ids import GpuId, JobId, NodeId, ReservationId
+from gpuplane.core.mig.profiles import MigTable, find_table
 from gpuplane.core.topology.matrix import LinkMatrix
-
 
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """The label with the NVLink domain of a node: GPUs of nodes with the same value reach each other
@@ -45,6 +45,7 @@ class GpuFacts:
         architecture: The maker's architecture word, such as `hopper`.
         mig_instances: The instances that exist; a GPU with MIG enabled gives only these.
         reserved_for: The reservation that holds this GPU now, or None.
+        mig_table: How it can be cut as the device itself reports, or None.
     """
 
     gpu_id: GpuId
@@ -56,6 +57,12 @@ class GpuFacts:
     mig_enabled: bool = False
     mig_instances: tuple[MigSlot, ...] = ()
     reserved_for: ReservationId | None = None
+    mig_table: MigTable | None = None
+
+    @property
+    def cuts(self) -> MigTable | None:
+        """Return how it can be cut: as the device tells, else by its model, None for not at all."""
+        return self.mig_table or find_table(self.model)
 
 
 @dataclass(frozen=True, slots=True)

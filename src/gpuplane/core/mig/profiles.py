@@ -17,10 +17,11 @@ Sources:
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from gpuplane.core.hardware import find_model, find_models
 
@@ -139,6 +140,49 @@ class MigTable:
             return slices, memory, -likeness
 
         return [profile.name for profile in sorted(self.profiles, key=distance)[:limit]]
+
+
+def encode_table(table: MigTable) -> list[list[object]]:
+    """Return the profiles of a table as JSON types; `decode_table` reads them back."""
+    return [
+        [p.name, p.compute_slices, p.memory_slices, p.memory_gb, p.max_instances, list(p.starts)]
+        for p in table.profiles
+    ]
+
+
+def decode_table(model: str, rows: Sequence[Sequence[Any]]) -> MigTable:
+    """Return the table that a device reported, from its encoded profiles.
+
+    Raises:
+        ValueError: If the rows are no profiles, or a placement is impossible.
+    """
+    try:
+        profiles = tuple(
+            MigProfile(
+                str(name), int(compute), int(memory), int(gb), int(most), tuple(map(int, starts))
+            )
+            for name, compute, memory, gb, most, starts in rows
+        )
+    except TypeError as error:
+        raise ValueError(f"the MIG profiles of {model} cannot be read: {error}") from error
+    return device_table(model, profiles)
+
+
+def device_table(model: str, profiles: tuple[MigProfile, ...]) -> MigTable:
+    """Return the table of profiles that a device reports, the GPU as large as they need.
+
+    Raises:
+        ValueError: If there is none, a name appears twice or a placement is impossible.
+    """
+    if not profiles or any(not each.starts for each in profiles):
+        raise ValueError(f"{model} reports no placement")
+    return MigTable(
+        model,
+        max(each.starts[-1] + each.memory_slices for each in profiles),
+        max(each.compute_slices for each in profiles),
+        profiles,
+        PlacementSource.DEVICE,
+    )
 
 
 def find_table(model: str) -> MigTable | None:

@@ -15,7 +15,6 @@ from gpuplane.core.fleet.facts import GpuFacts, MigChange, MigSlot
 from gpuplane.core.ids import ClusterId, GpuId, JobId
 from gpuplane.core.lifecycle.mig import MigState
 from gpuplane.core.mig.layouts import MigInstance
-from gpuplane.core.mig.profiles import find_table
 from gpuplane.core.mig.rebalance import GpuChange, MigGpu, plan_room
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.admission import Grant
@@ -165,7 +164,7 @@ class RepartitionSearch:
         found = []
         for bit in bits_of(granted):
             gpu = facts[bit]
-            table = None if gpu.gpu_id in self._busy else find_table(gpu.model)
+            table = None if gpu.gpu_id in self._busy else gpu.cuts
             if table is not None:
                 states = _states(fleet, node, gpu)
                 known = all(table.find_profile(one.profile) is not None for one, _ in states)

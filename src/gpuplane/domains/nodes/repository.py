@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import RowMapping, func, insert, select, update
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
+from gpuplane.core.mig.profiles import decode_table, encode_table
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.nodes.rules import FACTS, GPU_FACTS, Gpu, Node
@@ -167,6 +168,8 @@ def _facts(value: object, names: Sequence[str]) -> dict[str, Any]:
         facts["taints"] = [list(taint) for taint in facts["taints"]]
     if "mig_instances" in facts:
         facts["mig_instances"] = [list(instance) for instance in facts["mig_instances"]]
+    if facts.get("mig_table") is not None:
+        facts["mig_table"] = encode_table(facts["mig_table"])
     return facts
 
 
@@ -190,4 +193,6 @@ def _gpu(row: RowMapping) -> Gpu:
     values = dict(row)
     del values["updated_at"]
     values["mig_instances"] = tuple((name, start) for name, start in values["mig_instances"])
+    if values["mig_table"] is not None:
+        values["mig_table"] = decode_table(values["model"], values["mig_table"])
     return Gpu(**values)

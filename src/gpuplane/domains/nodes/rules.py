@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
+from gpuplane.core.mig.profiles import MigTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Gpu:
     mig_enabled: bool
     mig_instances: tuple[tuple[str, int], ...]
     """(profile, first memory slice) of each instance."""
+    mig_table: MigTable | None = None
+    """How it can be cut as the device told it, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ GPU_FACTS = (
     "numa",
     "mig_enabled",
     "mig_instances",
+    "mig_table",
 )
 
 

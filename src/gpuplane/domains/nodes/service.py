@@ -299,4 +299,5 @@ def _gpu_of(seen: GpuObservation, cluster_id: ClusterId, node_id: NodeId) -> Gpu
         numa=seen.numa,
         mig_enabled=seen.mig_enabled,
         mig_instances=tuple(seen.mig_instances),
+        mig_table=seen.mig_table,
     )

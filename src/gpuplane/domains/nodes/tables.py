@@ -57,4 +57,6 @@ class GpuRow(Base):
     numa: Mapped[int | None]
     mig_enabled: Mapped[bool] = mapped_column(default=False)
     mig_instances: Mapped[list[Any]] = mapped_column(Json)
+    # The profiles that the device reports, where it does.
+    mig_table: Mapped[list[Any] | None] = mapped_column(Json)
     updated_at: Mapped[int]

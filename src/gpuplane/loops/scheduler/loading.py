@@ -289,6 +289,7 @@ def _facts(
                     if (gpu.gpu_id, name, start) not in doomed
                 ),
                 reserved_for=reserved.get(gpu.gpu_id),
+                mig_table=gpu.mig_table,
             )
             for gpu in gpus
         ),

@@ -1,6 +1,7 @@
 """The MIG tables: equal to the published ones, honest about what is only assumed."""
 
 import csv
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gpuplane.core.mig.profiles import (
     MigProfile,
     MigTable,
     PlacementSource,
+    decode_table,
+    encode_table,
     find_models_with_profile,
     find_profile,
     find_table,
@@ -123,3 +126,18 @@ def test_a_table_with_a_profile_twice_is_refused() -> None:
     profile = MigProfile("1g.10gb", 1, 1, 10, 7, (0,))
     with pytest.raises(ValueError, match="twice"):
         MigTable("x", 8, 7, (profile, profile), PlacementSource.DEVICE)
+
+
+@pytest.mark.parametrize("model", KNOWN_TABLES)
+def test_a_table_is_read_back_as_it_was_written(model: str) -> None:
+    table = KNOWN_TABLES[model]
+    read = decode_table(model, json.loads(json.dumps(encode_table(table))))
+    assert read.profiles == table.profiles
+    assert (read.memory_slices, read.compute_slices) == (table.memory_slices, table.compute_slices)
+    assert read.placements is PlacementSource.DEVICE
+
+
+@pytest.mark.parametrize("rows", [[], [["1g.10gb", 1, 1, 10, 7, []]], [["1g.10gb", None]]])
+def test_what_is_no_table_is_refused(rows: list[list[object]]) -> None:
+    with pytest.raises(ValueError, match=r"MIG|placement|unpack"):
+        decode_table("x", rows)

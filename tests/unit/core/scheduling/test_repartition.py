@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplane.core.fleet.facts import GpuFacts, MigChange, MigSlot, NodeFacts
+from gpuplane.core.mig.profiles import MigProfile, device_table
 from gpuplane.core.quota.specs import (
     GPU,
     ClusterQueueSpec,
@@ -207,3 +208,16 @@ def test_the_same_question_has_the_same_bytes_as_answer() -> None:
     turned = a_world(mig, *reversed(pending), count=3)
     assert decide_on(world).to_json() == decide_on(turned).to_json()
     assert decide_on(world).repartitioning
+
+
+def test_what_the_device_tells_wins_over_our_table() -> None:
+    # A device whose 3g instances may begin at 1 alone: no table of ours says so.
+    odd = MigProfile("3g.40gb", 3, 4, 40, 1, (1,))
+    one = MigProfile("1g.10gb", 1, 1, 10, 7, tuple(range(7)))
+    table = device_table(H100, (one, odd))
+    world = a_world({0: [("1g.10gb", 1)]}, a_workload().mig("3g.40gb"))
+    (node,) = world.nodes
+    gpus = tuple(replace(gpu, mig_table=table) for gpu in node.gpus)
+    world.nodes = [replace(node, gpus=gpus)]
+    (verdict,) = decide_on(world).verdicts
+    assert cut_of(verdict) == [("node-0", 0, [MigSlot("1g.10gb", 1)], [MigSlot("3g.40gb", 1)])]

@@ -8,11 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuplane.core.prediction.requests import RequestFacts
+from gpuplane.core.prediction.requests import CLASS_LABEL, RequestFacts
 from gpuplane.core.workloads import JobType
-
-CLASS_LABEL = "gpuplane.io/workload-class"
-"""The label by which a user says the class; it outweighs everything else."""
 
 HOUR_S = 3600
 _SURE = 4
@@ -147,14 +144,17 @@ _WORDS: dict[WorkloadClass, tuple[int, frozenset[str]]] = {
     ),
 }
 
+KNOWN_WORDS: frozenset[str] = frozenset().union(*(words for _, words in _WORDS.values()))
+"""Every word that a rule looks at."""
+
 _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "python", "python3", "ipython"})
 _WAITS = ("sleep infinity", "tail -f /dev/null")
 
 
 def says_label(facts: RequestFacts, _: Past) -> Evidence | None:
     """Believe the user's own label."""
-    said = dict(facts.labels).get(CLASS_LABEL)
-    if said is None or said not in list(WorkloadClass):
+    said = facts.said_class
+    if said not in list(WorkloadClass):
         return None
     return Evidence(WorkloadClass(said), 100, f"Its label {CLASS_LABEL} says {said}.")
 

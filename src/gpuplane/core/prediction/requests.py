@@ -6,9 +6,12 @@ Owns the facts of a request; never the job's state and never a value of its envi
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuplane.core.workloads import JobSpec, JobType
+
+CLASS_LABEL = "gpuplane.io/workload-class"
+"""The label by which a user says the class; it outweighs everything else."""
 
 MAX_TEXT = 4_000
 """Characters of a command that are read: what names the work stands at its beginning."""
@@ -28,13 +31,13 @@ class RequestFacts:
         simulated: It runs on a simulated cluster, whose durations are made up: it learns from and
             teaches only its like.
         stem: The name without what changes from run to run.
-        words: Words of command, image and name, lower case.
+        words: Those words of command, image and name that a rule may look at.
         command: The command as given.
         model: Canonical GPU model asked for, or empty for any.
         gpu_count: GPUs of all replicas together.
         gpu_milli: Share of each GPU.
         is_array: It is one of many that differ in a number only.
-        labels: The job's labels.
+        said_class: What the label `CLASS_LABEL` says, or empty.
     """
 
     tenant: str
@@ -56,7 +59,7 @@ class RequestFacts:
     writes_checkpoints: bool = False
     has_deadline: bool = False
     estimated_duration_s: int | None = None
-    labels: tuple[tuple[str, str], ...] = field(default=())
+    said_class: str = ""
 
 
 def facts_of(
@@ -68,8 +71,13 @@ def facts_of(
     simulated: bool,
     is_array: bool,
     labels: dict[str, str],
+    known_words: frozenset[str],
 ) -> RequestFacts:
-    """Return the facts of a specification and of who asks."""
+    """Return the facts of a specification and of who asks.
+
+    Only words that are known are kept (`classes.KNOWN_WORDS`), and no numbers: so jobs that are
+    asked again and again have equal facts, and are predicted once.
+    """
     run, asked = spec.execution, spec.resources
     return RequestFacts(
         tenant=tenant,
@@ -78,7 +86,7 @@ def facts_of(
         simulated=simulated,
         stem=stem_of(spec.name),
         job_type=spec.job_type,
-        words=words_of((spec.name, run.image, " ".join(run.command))),
+        words=words_of((spec.name, run.image, " ".join(run.command))) & known_words,
         command=run.command,
         model=asked.gpu_model or "",
         gpu_count=asked.gpu_count * spec.replicas.count,
@@ -91,7 +99,7 @@ def facts_of(
         writes_checkpoints=spec.checkpoint is not None and spec.checkpoint.enabled,
         has_deadline=spec.deadline is not None,
         estimated_duration_s=spec.estimated_duration_s,
-        labels=tuple(sorted(labels.items())),
+        said_class=labels.get(CLASS_LABEL, ""),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuplane.core.prediction.classes import KNOWN_WORDS
 from gpuplane.core.prediction.requests import RequestFacts, facts_of
 from gpuplane.core.workloads import (
     DeploymentType,
@@ -49,4 +50,5 @@ def a_request(
         simulated=simulated,
         is_array=is_array,
         labels=labels or {},
+        known_words=KNOWN_WORDS,
     )

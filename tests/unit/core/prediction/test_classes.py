@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.core.prediction.classes import (
-    CLASS_LABEL,
     RULES,
     Classification,
     Confidence,
@@ -13,6 +12,7 @@ from gpuplane.core.prediction.classes import (
     WorkloadClass,
     classify,
 )
+from gpuplane.core.prediction.requests import CLASS_LABEL
 from gpuplane.core.workloads import CheckpointConfig, JobType
 from tests.unit.core.prediction.requests import a_request
 

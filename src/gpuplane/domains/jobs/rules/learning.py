@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.lifecycle.jobs import StopIntent
-from gpuplane.core.prediction.classes import WorkloadClass, classify
+from gpuplane.core.prediction.classes import KNOWN_WORDS, WorkloadClass, classify
 from gpuplane.core.prediction.durations import Basis, Durations, choose_durations
 from gpuplane.core.prediction.experience import Ending, Measure, Sample
 from gpuplane.core.prediction.predicting import Prediction
@@ -32,6 +32,7 @@ def request_facts(job: Job, *, simulated: bool) -> RequestFacts:
         simulated=simulated,
         is_array=job.array_id is not None,
         labels=job.labels,
+        known_words=KNOWN_WORDS,
     )
 
 

@@ -26,8 +26,9 @@ class QueueSpecs:
     @property
     def limits_classes(self) -> bool:
         """Return whether a class may be refused anywhere here."""
-        declared = (*self.cluster_queues, *self.local_queues)
-        return any(each.highest_priority is not None for each in declared)
+        limits = [queue.highest_priority for queue in self.cluster_queues]
+        limits += [door.highest_priority for door in self.local_queues]
+        return any(limit is not None for limit in limits)
 
     def highest_class(self, door: LocalQueueSpec) -> Priority:
         """Return the highest class that goes through a door, by its own word and its queue's."""

@@ -135,6 +135,10 @@ class MonitorLoop:
             await self._database.write(
                 "jobs.tell_waits", partial(jobs.tell_waits, targets=self._targets, now=now)
             )
+        if await self._database.read(jobs.find_inversions):
+            await self._database.write(
+                "jobs.tell_inversions", partial(jobs.tell_inversions, now=now)
+            )
         if await self._database.read(lambda s: clusters.has_due_maintenance(s, now)):
             await self._database.write(
                 "clusters.begin_due_maintenance",

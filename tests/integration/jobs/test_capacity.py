@@ -145,6 +145,9 @@ async def test_a_job_that_a_higher_one_comes_after_goes_before_its_own_class(wor
     assert (await world.job(filling[0]["id"]))["status"] == "completed"
     why = await world.ask("GET", f"/jobs/{spot['id']}/why")
     assert "Counts as high: a high job waits for it." in why["explanation"]
+    told = await world.ask("GET", "/events?kind=job.priority_lent")
+    assert [each["subject_id"] for each in told["items"]] == [spot["id"]]
+    assert "is spot and counts as high" in told["items"][0]["message"]
 
 
 @pytest.fixture

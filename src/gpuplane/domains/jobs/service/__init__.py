@@ -68,6 +68,11 @@ from gpuplane.domains.jobs.service.learning import (
     learn,
     prune_experience,
 )
+from gpuplane.domains.jobs.service.lending import (
+    find_inversions,
+    load_inherited,
+    tell_inversions,
+)
 from gpuplane.domains.jobs.service.listing import (
     SORT_NEWEST,
     JobView,
@@ -88,7 +93,6 @@ from gpuplane.domains.jobs.service.loading import (
     count_recent_preemptions,
     list_holding_versions,
     list_queued_versions,
-    load_inherited,
     load_running,
     running_of,
     sum_held,
@@ -223,6 +227,7 @@ __all__ = [
     "estimate",
     "explain_job",
     "find_cluster_id",
+    "find_inversions",
     "find_waits",
     "forget_workspace",
     "get_manifest",
@@ -289,6 +294,7 @@ __all__ = [
     "sum_held",
     "suspend",
     "take_in",
+    "tell_inversions",
     "tell_waits",
     "view_job",
     "view_of",

@@ -10,9 +10,8 @@ from gpuplane.core.prediction.durations import choose_durations
 from gpuplane.core.prediction.hints import hint_of
 from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.quota.specs import FlavorResource
-from gpuplane.core.scheduling.inheritance import compute_inherited
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
-from gpuplane.core.workloads import DeadlineAction, JobType, Priority, SourceType
+from gpuplane.core.workloads import DeadlineAction, JobType, SourceType
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -91,11 +90,6 @@ def sum_held(session: ReadSession) -> list[HeldResources]:
 def count_recent_preemptions(session: ReadSession, now: int) -> dict[object, int]:
     """Return how many attempts were preempted within the hour, by cluster."""
     return attempts_repository.count_preempted(session, now - HOUR_MS)
-
-
-def load_inherited(session: ReadSession) -> dict[JobId, Priority]:
-    """Return the highest class that waits for each job which something waits for."""
-    return compute_inherited(repository.list_waiting_dependents(session))
 
 
 def workload_of(

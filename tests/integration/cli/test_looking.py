@@ -23,7 +23,7 @@ READS = [
     ["tenants", "ls"], ["tenants", "members", "default"], ["projects", "ls"],
     ["projects", "show", "default/default"], ["users", "ls"], ["users", "whoami"],
     ["tokens", "ls"], ["secrets", "ls"], ["prices", "ls"], ["reservations", "ls"],
-    ["webhooks", "ls"],
+    ["webhooks", "ls"], ["topology", "tree", "demo"],
 ]  # fmt: skip
 
 
@@ -34,6 +34,15 @@ def test_every_read_has_every_form(cli: CommandLine, words: list[str]) -> None:
     assert isinstance(json.loads(cli.ok(*words, "-o", "json").out), dict)
     assert isinstance(yaml.safe_load(cli.ok(*words, "-o", "yaml").out), dict)
     assert "Traceback" not in cli.ok(*words, "-o", "wide").err
+
+
+def test_a_cluster_is_a_tree_down_to_its_mig_instances(cli: CommandLine) -> None:
+    short = cli.ok("topology", "tree", "demo").out.splitlines()
+    assert short[0] == "cluster demo"
+    assert any(re.fullmatch(r" +node h100-01  \(8 GPUs, NVSwitch, .*\)", line) for line in short)
+    wide = cli.ok("topology", "tree", "demo", "-o", "wide").out.splitlines()
+    assert any(re.fullmatch(r" +mig 3g\.40gb@4", line) for line in wide)
+    assert cli("topology", "tree", "nowhere").code == 3
 
 
 def test_a_job_is_found_by_name_id_and_a_unique_part_of_either(cli: CommandLine) -> None:

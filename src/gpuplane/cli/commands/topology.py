@@ -1,10 +1,12 @@
 """`gpuplane topology`: which GPUs of a node belong together, worked out here from its links.
 
 Owns reading the file and showing the figures; the choice is the core's, by the scheduler's own
-tables. Asks no server.
+tables. Only `tree` asks a server.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,14 @@ import click
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.output import Column, Output, output_option, show_data, show_fields, show_rows
+from gpuplane.core.fleet.facts import CLIQUE_LABEL
+from gpuplane.core.fleet.hierarchy import (
+    Branch,
+    GpuPlace,
+    HierarchyLevel,
+    NodePlace,
+    compute_hierarchy,
+)
 from gpuplane.core.topology.comparison import Comparison, compare_choice
 from gpuplane.core.topology.matrix import (
     LinkMatrix,
@@ -20,7 +30,7 @@ from gpuplane.core.topology.matrix import (
     TopologyFormatError,
     parse_topo_matrix,
 )
-from gpuplane.core.topology.named import MAX_NODE_GPUS
+from gpuplane.core.topology.named import MAX_NODE_GPUS, described_topology
 from gpuplane.core.topology.shape import NodeShape, compute_shape
 
 MAX_FILE_BYTES = 1 << 20
@@ -29,9 +39,10 @@ MAX_FILE_BYTES = 1 << 20
 
 @click.group(cls=NearestGroup)
 def topology() -> None:
-    """See how the GPUs of a node are joined and which of them belong together, without a server.
+    """See how the GPUs of a node are joined and which of them belong together.
 
-    A matrix is the output of `nvidia-smi topo -m`, in a file or on standard input (`-`).
+    A matrix is the output of `nvidia-smi topo -m`, in a file or on standard input (`-`); no server
+    is asked about it.
     """
 
 
@@ -112,6 +123,66 @@ def show(file: Path, output: Output) -> None:
         )
         return
     show_rows(rows, _columns(matrix), output)
+
+
+@topology.command()
+@click.argument("cluster")
+@output_option
+def tree(cluster: str, output: Output) -> None:
+    """Show a cluster as a tree, from its blocks and racks to the MIG instances of its GPUs.
+
+    This one asks the control plane.
+    """
+    from gpuplane.cli.client import Client, segment
+
+    rows = Client().rows(f"/clusters/{segment(cluster)}/nodes")
+    found = compute_hierarchy(cluster, [_place_of(row) for row in rows if row["present"]])
+    if output.is_data:
+        show_data(_branch_data(found), output)
+        return
+    deepest = HierarchyLevel.MIG if output is Output.WIDE else HierarchyLevel.NODE
+    for line in _lines(found, deepest, 0):
+        click.echo(line)
+
+
+def _place_of(row: dict[str, Any]) -> NodePlace:
+    gpus = tuple(
+        GpuPlace(
+            gpu["index"],
+            gpu["gpu_type"],
+            tuple((name, int(start)) for name, _, start in
+                  (each.partition("@") for each in gpu["mig_instances"])),
+        )
+        for gpu in row["gpus"]
+    )  # fmt: skip
+    matrix = None
+    if row["topology"] and gpus:
+        with contextlib.suppress(ValueError):  # links that nobody can read are not known
+            matrix = described_topology(row["topology"], len(gpus))
+    clique = row["labels"].get(CLIQUE_LABEL, "")
+    return NodePlace(row["name"], gpus, row["block"], row["rack"], clique, matrix)
+
+
+def _branch_data(branch: Branch) -> dict[str, Any]:
+    shown: dict[str, Any] = {"level": branch.level.value, "name": branch.name}
+    if branch.note:
+        shown["note"] = branch.note
+    if branch.children:
+        shown["children"] = [_branch_data(child) for child in branch.children]
+    return shown
+
+
+def _lines(branch: Branch, deepest: HierarchyLevel, depth: int) -> Iterator[str]:
+    """Yield a line for each part down to a level; a node says how many GPUs it has."""
+    level = branch.level.value.replace("_", " ")
+    gpus = branch.count(HierarchyLevel.GPU)
+    note = branch.note
+    if branch.level is HierarchyLevel.NODE:
+        note = ", ".join(filter(None, [f"{gpus} GPUs", note]))
+    yield f"{'  ' * depth}{level} {branch.name}{f'  ({note})' if note else ''}"
+    if branch.level is not deepest:
+        for child in branch.children:
+            yield from _lines(child, deepest, depth + 1)
 
 
 def read_matrix(file: Path) -> LinkMatrix:

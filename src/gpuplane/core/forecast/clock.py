@@ -118,6 +118,7 @@ class _Clock:
     def go_on(self) -> bool:
         """Advance to the next end or opening; False when nothing more will happen."""
         times = [wakes_at(workload, self.now) for workload in self.pending.values()]
+        times += [each.end_at for each in self.trial.snapshot.reservations]
         upcoming = [time for time in times if time > self.now]
         if self._ends:
             upcoming.append(self._ends[0][0])

@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import NEVER, bits_of
+from gpuplane.core.forecast.forecasting import forecast
 from gpuplane.core.ids import ReservationId
 from gpuplane.core.quota.specs import (
     GPU,
@@ -191,6 +192,14 @@ def test_a_reservation_that_is_over_keeps_nothing_clear() -> None:
     long = a_job("long", 8, estimated_duration_s=86_400)
     past = a_reservation(8, -7200, hours=1)
     assert is_placed(decided(World([a_node()], pending=[long]), past), long)
+
+
+def test_work_that_a_reservation_keeps_away_is_forecast_to_start_at_its_end() -> None:
+    job = a_job("long", 8, estimated_duration_s=86_400)
+    reservation = a_reservation(8)
+    snapshot = World([a_node()], pending=[job]).snapshot(reservations=(reservation,))
+    found = forecast(snapshot, Policy(), NOW, 0).estimates[job.job_id]
+    assert found.start == reservation.end_at
 
 
 def a_strict_queue(gpus: int) -> ClusterQueueSpec:

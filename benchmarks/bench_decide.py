@@ -84,6 +84,8 @@ class Installation:
     queues: int
     changes: int
     random: Random
+    is_mixed: bool = False
+    """Every class comes to every queue at every priority, instead of to one queue at one."""
     now: int = NOW
     made: int = 0
     waiting: dict[JobId, Workload] = field(default_factory=dict)
@@ -125,9 +127,11 @@ class Installation:
             self.made += 1
             kind = self.random.randrange(self.classes)
             gpus = SIZES[kind % len(SIZES)]
-            builder = a_workload("job", f"queue-{self.random.randrange(self.queues):02}")
+            place = self.random.randrange(self.queues) if self.is_mixed else kind % self.queues
+            level = self.random.randrange(3) if self.is_mixed else kind // self.queues % 3
+            builder = a_workload("job", f"queue-{place:02}").priority(list(Priority)[2 + level])
             builder = builder.gpus(gpus, cpu_milli=(1000 + 10 * kind) * gpus)
-            workload = builder.priority(self.random.choice(list(Priority)[2:])).build()
+            workload = builder.build()
             if kind % 10 == 9:
                 workload = builder.gang(4).build()
             job_id = JobId(UUID(int=self.made))
@@ -202,7 +206,9 @@ def measure_cold(arguments: argparse.Namespace) -> None:
     print(f"{arguments.pending / statistics.median(cpus):.0f} decisions/s of processor time")
 
 
-def measure_warm(arguments: argparse.Namespace, queues: int, changes: int) -> None:
+def measure_warm(
+    arguments: argparse.Namespace, queues: int, changes: int, *, is_mixed: bool = False
+) -> None:
     """Print how long cycles with a memory take when little has changed since the last one."""
     world = Installation(
         arguments.warm_pending,
@@ -211,6 +217,7 @@ def measure_warm(arguments: argparse.Namespace, queues: int, changes: int) -> No
         queues,
         changes,
         Random(7),
+        is_mixed,
     )
     world.fill()
     world.apply(world.decide())
@@ -223,11 +230,14 @@ def measure_warm(arguments: argparse.Namespace, queues: int, changes: int) -> No
         cpus.append((time.process_time() - began_cpu) * 1000)
         walls.append((time.perf_counter() - began) * 1000)
         placed += world.apply(decision)
+    mixed = ", every class in every queue at every priority" if is_mixed else ""
     print(
-        f"warm: {len(world.waiting)} pending in {arguments.warm_classes} classes and {queues} "
-        f"queues, {len(world.running)} running on {arguments.warm_nodes} nodes; {changes} ends a "
-        f"cycle, {placed / arguments.cycles:.1f} starts; {arguments.cycles} cycles"
+        f"warm: {len(world.waiting)} pending in {arguments.warm_classes} classes{mixed},", end=" "
     )
+    print(
+        f"{queues} queues, {len(world.running)} running on {arguments.warm_nodes} nodes;", end=" "
+    )
+    print(f"{changes} ends a cycle, {placed / arguments.cycles:.1f} starts")
     limit = Limit("at most", WARM_LIMIT_MS)
     p99 = quantile(cpus, 0.99)
     print_figure("warm cycle, processor time, p99", cpus, "ms", limit, judged=p99)
@@ -262,6 +272,7 @@ def main() -> None:
     if arguments.only != "cold":
         for queues, changes in ((1, 10), (QUEUES, 0), (QUEUES, 10)):
             measure_warm(arguments, queues, changes)
+        measure_warm(arguments, QUEUES, 10, is_mixed=True)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
 
 

@@ -131,7 +131,7 @@ def take_turns(
             else entries
             for name, entries in queues.items()
         }
-    turns = Turns(trial.admission.tree, queues, trial.first_choice, lambda: trial.changes)
+    turns = Turns(trial.admission.tree, queues, trial.first_choice, trial)
     judge.consider_all(turns)
 
 

@@ -75,9 +75,11 @@ class HeadKeeper:
         """Return from when on the workload has quota, None if never while this runs."""
         if self._grant(workload) is not None:
             return self._trial.now
-        ends = self._trial.list_ends()
-        found = find_first(ends, lambda some: self._grant_at(workload, some[-1]) if some else None)
-        return None if found is None else ends[found[0] - 1]
+        ends = self._trial.list_releases()
+        found = find_first(
+            ends, lambda some: self._grant_at(workload, some[-1].ends_at) if some else None
+        )
+        return None if found is None else max(self._trial.now, ends[found[0] - 1].ends_at)
 
     def _grant(self, workload: Workload) -> Grant | None:
         replicas = needed_replicas(workload.replicas)

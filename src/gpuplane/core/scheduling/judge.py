@@ -132,7 +132,19 @@ class Judge:
                 said = alike.get(key)
                 if said is None:
                     said = alike[key] = explainer.explain_alike(outcome, is_behind=is_behind)
-                verdicts.append(_repeat(outcome, said, position))
+                waiting = outcome.waiting
+                # The verdict of the cycle before is given again where nothing in it changed.
+                if (
+                    waiting is None
+                    or waiting.position != position
+                    or waiting.reason is not said[0]
+                    or waiting.counts is not said[1]
+                ):
+                    workload = outcome.workload
+                    waiting = outcome.waiting = Waiting(
+                        workload.job_id, workload.version, said[0], said[1], position
+                    )
+                verdicts.append(waiting)
             elif type(outcome) is Blocked:
                 verdicts.append(self._explain(explainer, outcome))
             elif isinstance(outcome, Placed):
@@ -237,23 +249,6 @@ class Judge:
                 workload, fleet, found.spots, self._trial.policy.placement.value, notes
             ),
         )
-
-
-def _repeat(entry: Entry, said: Said, position: int) -> Waiting:
-    """Return the verdict of an entry that waits, the one it had before where nothing changed."""
-    waiting = entry.waiting
-    reason, counts = said
-    if (
-        waiting is None
-        or waiting.position != position
-        or waiting.reason is not reason
-        or waiting.counts is not counts
-    ):
-        workload = entry.workload
-        waiting = entry.waiting = Waiting(
-            workload.job_id, workload.version, reason, counts, position
-        )
-    return waiting
 
 
 def _is_final(refusal: QuotaRefusal | None) -> bool:

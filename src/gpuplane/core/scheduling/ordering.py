@@ -8,6 +8,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import NEVER
@@ -152,8 +153,11 @@ def _deadline_part(workload: Workload, boosts: Boosts, now: int) -> tuple[float,
 Request = Callable[[Entry], tuple[Mapping[FlavorResource, int], int]]
 """For an entry: the flavors it would use first, and the borrowing level of that."""
 
-Changes = Callable[[], int]
-"""A number that grows whenever usage has changed for good."""
+
+class Counted(Protocol):
+    """What knows how often usage has changed for good: `changes` grows with every time."""
+
+    changes: int
 
 
 class _Line:
@@ -176,7 +180,7 @@ class Turns:
     Args of the constructor:
         queues: By ClusterQueue its entries, best first.
         request: What a head would count.
-        changes: Borrowing levels are asked for again when this has grown.
+        counted: Borrowing levels are asked for again when its `changes` have grown.
     """
 
     def __init__(
@@ -184,11 +188,11 @@ class Turns:
         tree: QuotaTree,
         queues: Mapping[str, Sequence[Entry]],
         request: Request,
-        changes: Changes,
+        counted: Counted,
     ) -> None:
         self._tree = tree
         self._request = request
-        self._changes = changes
+        self._counted = counted
         self._queues = {name: queues[name] for name in sorted(queues) if queues[name]}
 
     def __iter__(self) -> Iterator[Entry]:
@@ -204,30 +208,39 @@ class Turns:
             _Line(entries, has_cohort=self._tree.queue_node(name).parent is not None)
             for name, entries in self._queues.items()
         ]
-        changes = self._changes
+        counted = self._counted
         # Keys hold the job's id: no two are equal, and lines are never compared.
-        heap = [(self._level(line, changes()), line.entries[0].key, line) for line in lines]
+        heap = [(self._level(line), line.entries[0].key, line) for line in lines]
         heapq.heapify(heap)
+        replace_head = heapq.heapreplace
         while heap:
             level, key, line = heap[0]
-            if line.has_cohort and line.asked_at != changes():
+            if line.has_cohort and line.asked_at != counted.changes:
                 # What was placed since may have used up the quota that this head counted on.
-                fresh = self._level(line, changes())
+                fresh = self._level(line)
                 if fresh != level:
-                    heapq.heapreplace(heap, (fresh, key, line))
+                    replace_head(heap, (fresh, key, line))
                     continue
-            yield line.entries[line.place]
-            line.place += 1
-            if line.place == line.end:
+            place = line.place
+            yield line.entries[place]
+            place += 1
+            if place == line.end:
                 heapq.heappop(heap)
                 continue
-            head = line.entries[line.place]
-            heapq.heapreplace(heap, (self._level(line, changes()), head.key, line))
+            line.place = place
+            head = line.entries[place]
+            next_level: int | None = None
+            if line.asked_at == counted.changes:
+                next_level = line.levels.get(head.kind)
+            if next_level is None:
+                next_level = self._level(line)
+            replace_head(heap, (next_level, head.key, line))
 
-    def _level(self, line: "_Line", changes: int) -> int:
+    def _level(self, line: "_Line") -> int:
         """Return from how far up the quota of a line's head would come."""
         if not line.has_cohort:
             return 0
+        changes = self._counted.changes
         if line.asked_at != changes:
             line.asked_at = changes
             line.levels.clear()

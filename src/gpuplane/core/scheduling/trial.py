@@ -172,10 +172,6 @@ class Trial:
         ]
         return self._holdings.list_releases_on(bench_index, node) + started
 
-    def list_ends(self) -> list[int]:
-        """Return the instants at which something is expected to be given back, in order."""
-        return sorted({max(self.now, each.ends_at) for each in self.list_releases()})
-
     def give_back_until(self, at: int) -> None:
         """Give back the quota of everything that is expected to be over by an instant."""
         admission = self.admission

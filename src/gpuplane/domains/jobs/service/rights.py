@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gpuplane.core.ids import ProjectId, TenantId
 from gpuplane.core.workloads import Priority
-from gpuplane.db.sessions import ReadSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs.errors import JobNotFound
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Job
@@ -29,16 +29,26 @@ def get_job(session: ReadSession, principal: Principal, job_id: UUID) -> Job:
     return job
 
 
-def get_job_to_change(session: ReadSession, principal: Principal, job_id: UUID) -> Job:
+def get_job_to_change(session: WriteSession, principal: Principal, job_id: UUID) -> Job:
     """Return a job the caller may change: its own, or any of a project it manages.
+
+    Nobody else changes it before the commit: a person's word must not lose against a loop that
+    wrote in the same moment.
 
     Raises:
         JobNotFound: If there is none of that id in a tenant the caller sees.
         Forbidden: If it is somebody else's.
     """
-    job = get_job(session, principal, job_id)
+    job = lock_job(session, get_job(session, principal, job_id))
     require_change(principal, job)
     return job
+
+
+def lock_job(session: WriteSession, job: Job) -> Job:
+    """Return a job as it is now, and keep others from changing it until the commit."""
+    if session.dialect != "postgresql":
+        return job  # there is one writer
+    return repository.lock_jobs(session, [job.id]).get(job.id, job)
 
 
 def require_change(principal: Principal, job: Job, needed: Permission | None = None) -> None:

@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.service.observing import store_checkpoint
 from gpuplane.domains.jobs.service.rights import (
     get_job,
     get_job_to_change,
+    lock_job,
     require_change,
     require_class,
 )
@@ -364,7 +365,7 @@ def preempt_by_hand(
         Forbidden: If the caller does not manage scheduling.
         WrongStatus: If it holds no devices.
     """
-    job = get_job(session, principal, job_id)
+    job = lock_job(session, get_job(session, principal, job_id))
     principal.require(Permission.SCHEDULING_MANAGE, what="job")
     if job.status not in HOLDING:
         raise WrongStatus(

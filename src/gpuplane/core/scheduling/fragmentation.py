@@ -142,24 +142,33 @@ NOTHING = Request()
 
 
 class _Mesh:
-    """Turns gradients into scores: the steps behind a mesh so fine that none holds two of them."""
+    """Turns gradients into scores: the steps behind a mesh so fine that none holds two of them.
+
+    A cell is 2^shift wide. Its entry holds the steps before it, and how far inside it the next one
+    lies, such that adding the place of a gradient in its cell carries over exactly from there on.
+    """
 
     def __init__(self, total: int, dtype: type[np.int32] | type[np.int64]) -> None:
         self._steps = [math.ceil(step * total) for step in _STEPS]
         steps = np.array(self._steps, dtype=np.int64)
         self._shift = int(np.diff(steps).min()).bit_length() - 1
-        self._first = int(steps[0])
-        cells = (int(steps[-1]) - self._first >> self._shift) + 2
-        starts = self._first + (np.arange(cells, dtype=np.int64) << self._shift)
+        width = 1 << self._shift
+        # The first cell is for what lies below all steps, the last for what lies above.
+        self._first = int(steps[0]) - width
+        count = (int(steps[-1]) - self._first >> self._shift) + 2
+        starts = self._first + np.arange(count, dtype=np.int64) * width
         passed = np.searchsorted(steps, starts, side="left")
-        self._passed: Counts = passed.astype(np.int32)
-        self._next: Counts = np.append(steps, np.iinfo(dtype).max)[passed].astype(dtype)
+        inside = np.append(steps, _WORST)[passed] - starts
+        self._entries: Counts = (passed * width + width - np.minimum(inside, width)).astype(dtype)
 
     def scores(self, gradient: Counts) -> Counts:
         """Return how many steps each gradient reaches: 0–99."""
-        cells = ((gradient - self._first) >> self._shift).astype(np.intp)
-        passed: Counts = self._passed.take(cells, mode="clip")
-        return passed + (gradient >= self._next.take(cells, mode="clip"))
+        places = gradient - self._first
+        cells = (places >> self._shift).astype(np.intp)
+        places &= (1 << self._shift) - 1
+        places += self._entries.take(cells, mode="clip")
+        places >>= self._shift
+        return places
 
     def score(self, gradient: int) -> int:
         """Return the same for one gradient."""
@@ -181,7 +190,8 @@ class BoundMix:
         self._fleet = fleet
         self.large = bind_large(mix.large, fleet)
         self._total = sum(mix.weights)
-        largest = self._total * fleet.gpu_count_max * WHOLE_GPU_MILLI
+        # Fragments, and the steps of the score, which reach to five GPUs.
+        largest = self._total * max(8, fleet.gpu_count_max) * WHOLE_GPU_MILLI
         self._dtype = np.int32 if largest < 1 << 30 else np.int64
         self._unknown = int(np.iinfo(self._dtype).min)
         self._worst = int(np.iinfo(self._dtype).max) // 2
@@ -205,10 +215,10 @@ class BoundMix:
         # The amounts are multiples of their divisor, so a table by that divisor tells the step.
         self._divisor = max(1, math.gcd(*self._cpu_amounts))
         cells = max(self._cpu_amounts, default=0) // self._divisor + 1
-        self._step_by_cpu: Counts | None = None
+        self._step_by_part: Counts | None = None
         if cells <= _MAX_CELLS:
             amounts = np.arange(cells) * self._divisor
-            self._step_by_cpu = self._cpu.searchsorted(amounts, side="right")
+            self._step_by_part = self._cpu.searchsorted(amounts, side="right")
 
     def _lay_out_models(self) -> None:
         """Note which classes are for the models of which nodes."""
@@ -231,14 +241,8 @@ class BoundMix:
         self._hosted: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._before: Counts | None = None
         self._rows: Counts = self._fleet.pattern * self._step_count
+        self._parts: Counts = self._fleet.cpu_free.astype(np.intp) // self._divisor
         self._seen = self._fleet.clock
-
-    def steps_of(self, cpu: Counts) -> Counts:
-        """Return how many of the CPU amounts in the mix fit into each amount."""
-        if self._step_by_cpu is None:
-            return self._cpu.searchsorted(cpu, side="right")
-        # Less than nothing counts as nothing: such a node fits no class anyway.
-        return self._step_by_cpu.take(cpu // self._divisor, mode="clip")
 
     def refresh(self) -> None:
         """Look again at the nodes that changed."""
@@ -253,11 +257,13 @@ class BoundMix:
         if len(changed) > MAX_SINGLY:
             where = np.array(changed, dtype=np.int64)
             self._rows[where] = fleet.pattern[where] * self._step_count
+            self._parts[where] = fleet.cpu_free[where] // self._divisor
             if self._before is not None:
                 self._before[where] = self.look_up(NOTHING, self._cells_of(where, 0))
             return
         for node in changed:
             self._rows[node] = fleet.pattern[node] * self._step_count
+            self._parts[node] = fleet.cpu_free[node] // self._divisor
             if self._before is not None:
                 self._before[node] = self._look_up_one(NOTHING, self._cell_on(node, 0))
 
@@ -282,8 +288,17 @@ class BoundMix:
 
     def _cells_of(self, where: Where, cpu_milli: int) -> Counts:
         """Return the cells of nodes once this CPU is taken."""
-        cells: Counts = self._rows[where] + self.steps_of(self._fleet.cpu_free[where] - cpu_milli)
-        return cells
+        rows: Counts = self._rows[where]
+        if self._step_by_part is None:
+            left = self._fleet.cpu_free[where] - cpu_milli
+            return rows + self._cpu.searchsorted(left, side="right")
+        if cpu_milli % self._divisor:
+            left = self._fleet.cpu_free[where] - cpu_milli
+            parts: Counts = (left // self._divisor).astype(np.intp)
+        else:
+            parts = self._parts[where] - cpu_milli // self._divisor
+        # Less than nothing counts as nothing: such a node fits no class anyway.
+        return rows + self._step_by_part.take(parts, mode="clip")
 
     def _cell_on(self, node: int, cpu_milli: int) -> int:
         states = self._fleet.states

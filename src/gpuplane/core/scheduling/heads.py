@@ -17,6 +17,7 @@ from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.admission import Grant
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
 from gpuplane.core.scheduling.bench import Row
+from gpuplane.core.scheduling.holdings import Lookahead
 from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
 from gpuplane.core.scheduling.policy import Backfill
 from gpuplane.core.scheduling.room import probe_place
@@ -120,7 +121,7 @@ class HeadKeeper:
                 allowed = trial.allowed_nodes(workload, index, grant)
                 rows += [
                     (max(at, quota_at), index, node)
-                    for at, node in list_earliest(row, allowed, trial.list_rows(index), trial.now)
+                    for at, node in list_earliest(row, allowed, trial.look_ahead(index), trial.now)
                 ]
         for at, index, node in sorted(rows)[:MAX_NODES]:
             row = trial.benches[index].row(workload)
@@ -166,8 +167,8 @@ class HeadKeeper:
         for index, bench in enumerate(trial.benches):
             if trial.may_use(workload, bench.fleet):
                 allowed = trial.allowed_nodes(workload, index, grant)
-                rows = trial.list_rows(index)
-                at = earliest_capacity(workload, bench.row(workload), allowed, rows, trial.now)
+                ends = trial.look_ahead(index)
+                at = earliest_capacity(workload, bench.row(workload), allowed, ends, trial.now)
                 if at is not None:
                     times.append(at)
         return min(times, default=None)
@@ -190,31 +191,32 @@ def _end_of(release: Release) -> int:
     return release.ends_at
 
 
-def list_earliest(row: Row, allowed: Bools | None, rows: _Ints, now: int) -> list[tuple[int, int]]:
+def list_earliest(
+    row: Row, allowed: Bools | None, lookahead: Lookahead, now: int
+) -> list[tuple[int, int]]:
     """Return (time, node) at which nodes have enough of everything for one replica, earliest first.
 
     Args:
         row: The class against the fleet.
         allowed: Nodes that may be used at all, None for every node.
-        rows: Releases on this fleet as `Trial.list_rows` gives them.
+        lookahead: What is given back on this fleet.
         now: No time is earlier than this.
     """
-    if not len(rows):
+    if not len(lookahead):
         return []
-    room = _Room(row, rows, now)
-    enough = room.capacity >= 1
-    first = np.minimum.reduceat(np.where(enough, room.ends, NEVER), room.starts)
-    nodes = room.nodes[room.starts]
+    enough = compute_capacity_after(row, lookahead) >= 1
+    first = np.minimum.reduceat(np.where(enough, lookahead.ends, NEVER), lookahead.starts)
+    nodes = lookahead.nodes[lookahead.starts]
     usable = row.suiting[nodes] & (first != NEVER)
     if allowed is not None:
         usable &= allowed[nodes]
-    first, nodes = first[usable], nodes[usable]
+    first, nodes = np.maximum(first[usable], now), nodes[usable]
     best = np.lexsort((nodes, first))[:MAX_NODES]
     return list(zip(first[best].tolist(), nodes[best].tolist(), strict=True))
 
 
 def earliest_capacity(
-    workload: Workload, row: Row, allowed: Bools | None, rows: _Ints, now: int
+    workload: Workload, row: Row, allowed: Bools | None, lookahead: Lookahead, now: int
 ) -> int | None:
     """Return a time before which the nodes together cannot hold the needed replicas, or None.
 
@@ -226,53 +228,42 @@ def earliest_capacity(
     base = np.minimum(compute_capacity(row, allowed), most)
     if int(base.sum()) >= needed and (spreading is not Spreading.SAME_NODE or base.max() >= needed):
         return now
-    if not len(rows):
+    if not len(lookahead):
         return None
-    room = _Room(row, rows, now)
-    usable = row.suiting[room.nodes]
+    nodes, ends, starts = lookahead.nodes, lookahead.ends, lookahead.starts
+    usable = row.suiting[nodes]
     if allowed is not None:
-        usable = usable & allowed[room.nodes]
-    capacity = np.where(usable, np.minimum(room.capacity, most), 0)
+        usable = usable & allowed[nodes]
+    capacity = np.where(usable, np.minimum(compute_capacity_after(row, lookahead), most), 0)
     if spreading is Spreading.SAME_NODE:
-        ends = room.ends[capacity >= needed]
-        return int(ends.min()) if len(ends) else None
+        fitting = ends[capacity >= needed]
+        return max(now, int(fitting.min())) if len(fitting) else None
     before = np.empty_like(capacity)
     before[1:] = capacity[:-1]
-    before[room.starts] = base[room.nodes[room.starts]]
+    before[starts] = base[nodes[starts]]
     gains = np.maximum(0, capacity - before)
-    order = np.argsort(room.ends, kind="stable")
+    gaining = np.flatnonzero(gains)
+    order = gaining[np.argsort(ends[gaining], kind="stable")]
     total = int(base.sum()) + gains[order].cumsum()
     reached = int(np.searchsorted(total, needed))
-    return int(room.ends[order][reached]) if reached < len(total) else None
+    return max(now, int(ends[order][reached])) if reached < len(total) else None
 
 
-class _Room:
-    """How many replicas nodes could hold after each end of work there.
-
-    Attributes:
-        nodes: The node of each release, shape (release,). `ends`: when it is, never before now.
-        starts: The place of each node's first release.
-        capacity: Replicas that fit once this and what ended there before has been given back.
-    """
-
-    def __init__(self, row: Row, rows: _Ints, now: int) -> None:
-        need, fleet, resources = row.need, row.fleet, row.need.resources
-        self.nodes, self.ends = rows[:, 0], np.maximum(rows[:, 1], now)
-        self.starts = np.flatnonzero(np.r_[True, self.nodes[1:] != self.nodes[:-1]])
-        sums = rows[:, 2:].cumsum(axis=0)
-        sizes = np.diff(np.r_[self.starts, len(rows)])
-        sums -= np.repeat(sums[self.starts] - rows[self.starts, 2:], sizes, axis=0)
-        milli = resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0
-        idle = fleet.gpu_free_milli.sum(axis=0, dtype=np.int64)
-        self.capacity: _Ints = np.full(len(rows), 1 << 30, dtype=np.int64)
-        for place, (free, wanted) in enumerate(
-            (
-                (idle, milli),
-                (fleet.cpu_free, resources.cpu_milli),
-                (fleet.memory_free, resources.memory_mib),
-                (fleet.ephemeral_free, resources.ephemeral_mib),
-            )
-        ):
-            if wanted:
-                left = (free[self.nodes] + sums[:, place]) // wanted
-                self.capacity = np.minimum(self.capacity, left)
+def compute_capacity_after(row: Row, lookahead: Lookahead) -> _Ints:
+    """Return how many replicas each release's node could hold after it, shape (release,)."""
+    need, fleet, resources = row.need, row.fleet, row.need.resources
+    milli = resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0
+    capacity: _Ints = np.full(len(lookahead), 1 << 30, dtype=np.int64)
+    idle = fleet.gpu_free_milli.sum(axis=0, dtype=np.int64) if milli else fleet.cpu_free
+    for place, (free, wanted) in enumerate(
+        (
+            (idle, milli),
+            (fleet.cpu_free, resources.cpu_milli),
+            (fleet.memory_free, resources.memory_mib),
+            (fleet.ephemeral_free, resources.ephemeral_mib),
+        )
+    ):
+        if wanted:
+            left = (free[lookahead.nodes] + lookahead.sums[place]) // wanted
+            capacity = np.minimum(capacity, left)
+    return capacity

@@ -106,6 +106,32 @@ class _Columns:
         return self._ordered
 
 
+class Lookahead:
+    """What ends on the nodes of one fleet, as running sums.
+
+    Attributes:
+        nodes: The node of each release, shape (release,), in the order of nodes.
+        ends: When it is expected.
+        starts: The place of each node's first release.
+        sums: What this and all that ended before on the node give back: milli-GPU, CPU, memory
+            and ephemeral storage, shape (4, release).
+    """
+
+    def __init__(self, rows: Ints) -> None:
+        """Sum up rows that are ordered by node, then end."""
+        self.nodes, self.ends = rows[:, 0].copy(), rows[:, 1].copy()
+        is_first: NDArray[np.bool_] = np.ones(len(rows), dtype=np.bool_)
+        is_first[1:] = self.nodes[1:] != self.nodes[:-1]
+        self.starts = np.flatnonzero(is_first)
+        sums = rows[:, 2:].cumsum(axis=0)
+        before = sums[self.starts] - rows[self.starts, 2:]
+        sums -= np.repeat(before, np.diff(np.r_[self.starts, len(rows)]), axis=0)
+        self.sums = np.ascontiguousarray(sums.T)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
 class Holdings:
     """Running work by what it holds; advanced by what started and ended.
 

@@ -13,13 +13,13 @@ from types import TracebackType
 import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Take
+from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage, models_of
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
-from gpuplane.core.scheduling.holdings import order_rows, release_key, rows_of
+from gpuplane.core.scheduling.holdings import Lookahead, order_rows, release_key, rows_of
 from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
@@ -77,6 +77,7 @@ class Trial:
         self._full: set[tuple[Hashable, tuple[str, ...], int]] = set()
         self.started: list[tuple[Workload, Found]] = []
         self._releases: tuple[int, list[Release]] | None = None
+        self._lookaheads: dict[int, tuple[int, Lookahead]] = {}
         if snapshot.reservations:
             self._keep_clear()
 
@@ -150,18 +151,21 @@ class Trial:
             self._releases = self.changes, found
         return self._releases[1]
 
-    def list_rows(self, bench_index: int) -> Ints:
-        """Return the same on one fleet as rows of numbers, by node, then end."""
-        rows = self._holdings.list_rows(bench_index)
-        more = [
-            row
-            for release in self._list_started()
-            if release.bench_index == bench_index
-            for row in rows_of(release)
-        ]
-        if not more:
-            return rows
-        return order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+    def look_ahead(self, bench_index: int) -> Lookahead:
+        """Return the same on one fleet as running sums, by node, then end."""
+        known = self._lookaheads.get(bench_index)
+        if known is None or known[0] != self.changes:
+            rows = self._holdings.list_rows(bench_index)
+            more = [
+                row
+                for release in self._list_started()
+                if release.bench_index == bench_index
+                for row in rows_of(release)
+            ]
+            if more:
+                rows = order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+            known = self._lookaheads[bench_index] = self.changes, Lookahead(rows)
+        return known[1]
 
     def list_releases_on(self, bench_index: int, node: int) -> list[Release]:
         """Return what is expected to be given back on one node, in no order."""

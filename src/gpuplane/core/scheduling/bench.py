@@ -49,8 +49,11 @@ MIN_SPARSE = 4
 """Part of the nodes, as one in so many, below which only those that fit are ranked."""
 MAX_REMEMBERED = 4_096
 """States that a row remembers the rank of."""
-MAX_ROW_CELLS = 16_000_000
-"""Nodes times rows of a bench: bounds its memory to some 80 MB. The oldest rows go first."""
+MIN_ROWS = 256
+"""Rows that a bench may keep however large the fleet is."""
+MAX_ROW_CELLS = 2_000_000
+"""Nodes times rows of a bench beyond that: what is older than the caches of a core is slow to come
+back anyway, and fresh memory is slow to get. The oldest rows go first."""
 
 
 class Row:
@@ -247,7 +250,7 @@ class Bench:
         self.policy = policy
         self.upcoming: Sequence[Upcoming] = ()
         self._rows: dict[_RowKey, Row] = {}
-        self._max_rows = max(16, MAX_ROW_CELLS // max(1, len(fleet)))
+        self._max_rows = max(MIN_ROWS, MAX_ROW_CELLS // max(1, len(fleet)))
         self._maintenance: Ints = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
         self._price_step = compute_price_steps(fleet)
         self._chance: Ranks = np.zeros(len(fleet), dtype=np.int64)

@@ -410,6 +410,7 @@ class BoundMix:
             left = self._compute_one_shared(shares, place, step, request.milli)
             return min(left.values(), default=_WORST)
         taken = request.whole * WHOLE_GPU_MILLI
+        shares = [free for free in shares if free]
         fragment = (sum(shares) - taken) * self._total
         for level, hosted in self._list_hosted(place, step):
             fits = [free for free in shares if free >= level]
@@ -436,6 +437,7 @@ class BoundMix:
     def _compute_one_shared(
         self, shares: Sequence[int], place: int, step: int, milli: int
     ) -> dict[int, int]:
+        shares = [free for free in shares if free]
         idle = (sum(shares) - milli) * self._total
         left = {free: idle for free in shares if free >= milli}
         for level, hosted in self._list_hosted(place, step):

@@ -47,8 +47,10 @@ LEAST_STEP_MS = 60_000
 """No job is looked at more often than once a minute."""
 SEVERITY = 8
 """The power of a wait in the comparison of plans: high enough that the longest decide."""
+MOST_LAID_ANEW = 128
+"""A plan for more jobs is only added to: it takes long to lay it anew, and changes little."""
 MOST_PLANNED = 256
-"""A plan for more jobs is only added to: there is no time to lay one anew under such a load."""
+"""Of so many jobs a plan is full. Whoever is late then gets a slot when there is room, by age."""
 MOST_NODES = 256
 """Of how many nodes the best is taken for a small job: on a large pool more make no difference."""
 
@@ -97,12 +99,15 @@ class BoundedLine:
         self._trace = trace
         self._ranks = ranks
         self._jobs = jobs_by_rank(ranks)
+        # A job of no time at all still has its GPUs at its instant: nobody else may have them then.
+        self._run_ms = [max(1, run_ms) for run_ms in trace.duration_ms]
         self._target_ms = target.target_ms
         self._promised_ms = promised_ms
         self._calendar = Calendar(shape)
         self._waiting: dict[int, list[int]] = {size: [] for size in sorted(set(trace.gpus))}
         self._arrived: list[int] = []
         self._looks: list[tuple[int, int]] = []
+        self._late: list[int] = []
         self._plan: Plan = {}
         self._starts: list[tuple[int, int]] = []
         self._booked = 0  # bit `n`: somebody has a slot on node `n`
@@ -133,25 +138,29 @@ class BoundedLine:
         self._arrived.clear()
 
     def _look(self, run: Run) -> list[int]:
-        """Return the waiting jobs whose earliest slot starts too late for them to wait longer."""
-        late = []
+        """Return the waiting jobs that get a slot now, by age; note those who are late."""
         while self._looks and self._looks[0][0] <= run.now_ms:
             job = heapq.heappop(self._looks)[1]
             if run.start_ms[job] >= 0:
                 continue
-            slot = self._find_slot(run, job)
-            left_ms = self._trace.arrival_ms[job] + self._target_ms - slot.start_ms
-            if left_ms <= 0:
-                late.append(job)
+            due_ms = self._trace.arrival_ms[job] + self._target_ms
+            start_ms = run.now_ms
+            if due_ms > run.now_ms and len(self._plan) < MOST_PLANNED:
+                start_ms = self._find_slot(run, job).start_ms
+            if start_ms >= due_ms:
+                heapq.heappush(self._late, job)
             else:
-                look_ms = run.now_ms + max(LEAST_STEP_MS, left_ms // 2)
+                look_ms = run.now_ms + max(LEAST_STEP_MS, (due_ms - start_ms) // 2)
                 heapq.heappush(self._looks, (look_ms, job))
-        return sorted(late)
+        grown: list[int] = []
+        while self._late and len(self._plan) + len(grown) < MOST_PLANNED:
+            job = heapq.heappop(self._late)
+            if run.start_ms[job] < 0:
+                grown.append(job)
+        return grown
 
     def _find_slot(self, run: Run, job: int) -> Slot:
-        return self._calendar.find_slot(
-            run.now_ms, self._trace.gpus[job], self._trace.duration_ms[job]
-        )
+        return self._calendar.find_slot(run.now_ms, self._trace.gpus[job], self._run_ms[job])
 
     def _lay_plan(self, run: Run, grown: Iterable[int]) -> None:
         """Give some more jobs a slot and keep the best of several plans for all that have one."""
@@ -161,7 +170,7 @@ class BoundedLine:
             self._book(job, slot, self._calendar.give)
         orders: list[Callable[[int], int]] = [self._due_by(0), self._due_by(4), self._due_by(1)]
         plans = [behind]
-        if len(behind) <= MOST_PLANNED:
+        if len(behind) <= MOST_LAID_ANEW:
             plans += [self._lay(run, sorted(behind, key=order)) for order in orders]
         best = min(plans, key=self._severity)
         for job, slot in best.items():
@@ -187,13 +196,13 @@ class BoundedLine:
         return plan
 
     def _book(self, job: int, slot: Slot, book: Callable[[Placement, int, int], None]) -> None:
-        book(slot.placement, slot.start_ms, slot.start_ms + self._trace.duration_ms[job])
+        book(slot.placement, slot.start_ms, slot.start_ms + self._run_ms[job])
 
     def _due_by(self, divisor: int) -> Callable[[int], int]:
         """Return the order by arrival plus a share of the run time, at most of the target."""
 
         def due_ms(job: int) -> int:
-            run_ms = min(self._trace.duration_ms[job], self._target_ms)
+            run_ms = min(self._run_ms[job], self._target_ms)
             return self._trace.arrival_ms[job] + (run_ms // divisor if divisor else 0)
 
         return due_ms
@@ -211,12 +220,12 @@ class BoundedLine:
         while heads:
             rank, size = heads[0]
             job = self._jobs[rank]
-            placement = self._find_beside(run, size, self._trace.duration_ms[job])
+            placement = self._find_beside(run, size, self._run_ms[job])
             if placement is None:
                 # Whoever is behind it in its queue runs as long or longer, and fits no better.
                 heapq.heappop(heads)
                 continue
-            self._calendar.take(placement, run.now_ms, run.now_ms + self._trace.duration_ms[job])
+            self._calendar.take(placement, run.now_ms, run.now_ms + self._run_ms[job])
             run.start(job, placement)
             head = self._head(run, size)
             if head < 0:

@@ -243,6 +243,7 @@ def policy_of(settings: Settings) -> Policy:
         boosts=_boosts_of(settings),
         preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
         hint_points=settings.scheduling.hint_points,
+        cuts_gpus=settings.scheduling.repartition,
     )
 
 

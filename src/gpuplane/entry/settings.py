@@ -107,6 +107,8 @@ class SchedulingSettings:
                              "typical work cannot use")  # fmt: skip
     seed: int = setting(0, "number", "breaks ties; the same input and seed decide the same")
     preemption: bool = setting(True, "true or false", "whether higher classes may stop lower ones")
+    repartition: bool = setting(True, "true or false", "whether MIG instances that nobody holds "
+                                "give way to one that is asked for")  # fmt: skip
     hint_points: int = setting(10, "points of 100", "most that a prediction adds to or takes from "
                                "a node's score; 0 for none")  # fmt: skip
     recordings: int = setting(0, "files", "so many of the last decisions are kept in the home "

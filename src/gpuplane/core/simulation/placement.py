@@ -57,8 +57,8 @@ STABLE_RANDOM = "stableRandom"
 """Our policy `random`, which ranks nodes by a stable hash; the published one keeps the name."""
 
 POLICIES: tuple[str, ...] = (
-    *ReferencePolicy,
-    *(each for each in PlacementPolicy if each is not PlacementPolicy.RANDOM),
+    *(each.value for each in ReferencePolicy),
+    *(each.value for each in PlacementPolicy if each is not PlacementPolicy.RANDOM),
     STABLE_RANDOM,
 )
 """Every policy that a replay can be asked for, the published ones first."""
@@ -258,8 +258,17 @@ def make_placer(
     """
     if policy in set(ReferencePolicy):
         return ReferencePlacer(nodes, pods, ReferencePolicy(policy), seed)
-    ours = PlacementPolicy.RANDOM if policy == STABLE_RANDOM else PlacementPolicy(policy)
-    return CorePlacer(nodes, pods, Policy(placement=ours), seed)
+    return CorePlacer(nodes, pods, policy_of(policy), seed)
+
+
+def policy_of(name: str) -> Policy:
+    """Return the policy of ours that has this name here.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    ours = PlacementPolicy.RANDOM if name == STABLE_RANDOM else PlacementPolicy(name)
+    return Policy(placement=ours)
 
 
 def make_fleet(nodes: Sequence[TraceNode]) -> Fleet:

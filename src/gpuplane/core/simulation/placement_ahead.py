@@ -11,6 +11,7 @@ from dataclasses import replace
 from gpuplane.core.scheduling.placement import Spots
 from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.scheduling.relocation import Quest, RelocationSearch, Tenants
+from gpuplane.core.scheduling.scores import score_of_rank
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.simulation.placement import CorePlacer
 from gpuplane.core.simulation.placement_files import TraceNode, TracePod
@@ -19,6 +20,7 @@ MAX_WAIT = 8
 """Windows of arrivals after which a pod goes next, whatever it leaves."""
 MAX_MOVES_EACH = 4
 """Most moves for one pod: more would cost more than a pod is worth."""
+_UNFIT = -1
 _RENEWED_EVERY = 32
 """Decisions after which every kind is ranked anew; between them only the best ones are."""
 
@@ -66,54 +68,72 @@ class MovingPlacer(CorePlacer):
         return done
 
 
-def look_ahead(arrivals: Iterable[TracePod], placer: CorePlacer, window: int) -> Iterator[TracePod]:
-    """Yield the pods in the order in which they are decided.
+class LookAhead:
+    """The pods of a trace in the order in which they are decided, while more are known.
 
-    Up to `window` pods are known and undecided. Of those the one goes next whose best node has the
-    highest rank, which under the policy `fragmentation` is the one that leaves least GPU capacity
-    useless; of equals the larger request, then the earlier. A pod that fits nowhere goes at once.
+    Up to `window` pods are known and undecided. Of those the one goes next whose best node scores
+    highest, which under the policy `fragmentation` is the one that leaves least GPU capacity
+    useless; of equals the larger request, then the earlier. One that fits nowhere goes at once,
+    and one that was passed over for `MAX_WAIT` windows of arrivals goes before all others.
+
+    Attributes:
+        longest_wait: Most pods that arrived between a pod and its decision, so far.
     """
-    pending: dict[TracePod, deque[tuple[int, TracePod]]] = {}
-    ranked: dict[TracePod, tuple[int, int]] = {}
-    arrived = count = decided = 0
 
-    def rank(kind: TracePod) -> tuple[int, int]:
-        best = placer.bench.row(placer.workload_of(kind)).find_best()
-        ranked[kind] = (-1 if best is None else best[1] >> 16, kind.total_milli)
-        return ranked[kind]
+    def __init__(self, arrivals: Iterable[TracePod], placer: CorePlacer, window: int) -> None:
+        self.longest_wait = 0
+        self._arrivals = arrivals
+        self._placer = placer
+        self._window = window
+        self._arrived = self._decided = 0
+        self._pending: dict[TracePod, deque[tuple[int, TracePod]]] = {}
+        self._scores: dict[TracePod, tuple[int, int]] = {}
 
-    def take() -> TracePod:
-        if decided % _RENEWED_EVERY == 0:
-            for kind in pending:
-                rank(kind)
-        oldest = min(pending, key=lambda each: pending[each][0][0])
-        is_late = arrived - pending[oldest][0][0] > MAX_WAIT * window
-        unfit = next((kind for kind in pending if ranked[kind][0] < 0), None)
-        best = oldest if is_late else unfit
-        while best is None:
-            kind = max(pending, key=lambda each: ranked[each])
-            was = ranked[kind]
-            if rank(kind) >= was:
-                best = kind
-        queue = pending[best]
-        pod = queue.popleft()[1]
+    def __iter__(self) -> Iterator[TracePod]:
+        """Yield each pod once; the one before has to be decided by then."""
+        for pod in self._arrivals:
+            kind = replace(pod, name="")
+            if kind not in self._pending:
+                self._pending[kind] = deque()
+                self._score(kind)
+            self._pending[kind].append((self._arrived, pod))
+            self._arrived += 1
+            while self._arrived - self._decided > self._window:
+                yield self._take()
+        while self._pending:
+            yield self._take()
+
+    def _score(self, kind: TracePod) -> tuple[int, int]:
+        """Look up how good the best node is for a kind now, `_UNFIT` when none fits."""
+        row = self._placer.bench.row(self._placer.workload_of(kind))
+        best = row.find_best()
+        score = _UNFIT if best is None else score_of_rank(best[1], row.context, best[0])
+        self._scores[kind] = (score, kind.total_milli)
+        return self._scores[kind]
+
+    def _take(self) -> TracePod:
+        kind = self._choose()
+        queue = self._pending[kind]
+        arrived, pod = queue.popleft()
         if not queue:
-            del pending[best]
+            del self._pending[kind]
+        self.longest_wait = max(self.longest_wait, self._arrived - 1 - arrived)
+        self._decided += 1
         return pod
 
-    for pod in arrivals:
-        kind = replace(pod, name="")
-        if kind not in pending:
-            pending[kind] = deque()
-            rank(kind)
-        pending[kind].append((arrived, pod))
-        arrived += 1
-        count += 1
-        while count > window:
-            yield take()
-            decided += 1
-            count -= 1
-    while count:
-        yield take()
-        decided += 1
-        count -= 1
+    def _choose(self) -> TracePod:
+        if self._decided % _RENEWED_EVERY == 0:
+            for kind in self._pending:
+                self._score(kind)
+        oldest = min(self._pending, key=lambda each: self._pending[each][0][0])
+        if self._arrived - self._pending[oldest][0][0] > MAX_WAIT * self._window:
+            return oldest
+        for kind in self._pending:
+            if self._scores[kind][0] == _UNFIT:
+                return kind
+        while True:
+            # Scores age as nodes fill; the best is taken once it is known to be as good as it was.
+            kind = max(self._pending, key=lambda each: self._scores[each])
+            was = self._scores[kind]
+            if self._score(kind) >= was:
+                return kind

@@ -10,6 +10,7 @@ hkust-adsl/kubernetes-scheduler-simulator, of which some carry fewer columns.
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.columns import MAX_GPUS
@@ -163,7 +164,18 @@ def _rows(
         yield reader.line_num, dict(zip(names, row, strict=True))
 
 
-def _next(reader: "csv._reader") -> list[str] | None:
+class _Reader(Protocol):
+    """What `csv.reader` returns, whose type has no public name."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __next__(self) -> list[str]: ...
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
+
+def _next(reader: _Reader) -> list[str] | None:
     try:
         return next(reader, None)
     except csv.Error as error:

@@ -139,7 +139,13 @@ class Fragments:
     def __init__(self, nodes: Nodes, typical: Sequence[tuple[TypicalPod, float]]) -> None:
         self._nodes = nodes
         asking = [(kind, share) for kind, share in typical if kind.gpu_count]
-        self._kinds = tuple(kind for kind, _ in asking)
+        kinds = [kind for kind, _ in asking]
+        levels = sorted({kind.gpu_milli for kind in kinds})
+        self._levels = np.array(levels, dtype=np.int64)
+        self._level_of = np.array([levels.index(kind.gpu_milli) for kind in kinds], dtype=np.intp)
+        self._gpu_count = np.array([kind.gpu_count for kind in kinds], dtype=np.int64)
+        self._cpu = np.array([kind.cpu_milli for kind in kinds], dtype=np.int64)
+        self._accepted = np.array([nodes.accepted(kind.models) for kind in kinds], dtype=np.bool_)
         self._shares = np.array([share for _, share in asking], dtype=np.float64)
         self._cpu_only = sum(share for kind, share in typical if not kind.gpu_count)
 
@@ -152,18 +158,16 @@ class Fragments:
             cpu: Free CPU, shape (state,).
         """
         idle = free.sum(axis=1)
-        total = self._cpu_only * idle.astype(np.float64)
-        small: dict[int, tuple[Ints, Ints]] = {}
-        for kind, share in zip(self._kinds, self._shares, strict=True):
-            if kind.gpu_milli not in small:
-                fits = free >= kind.gpu_milli
-                small[kind.gpu_milli] = (fits.sum(axis=1), np.where(fits, 0, free).sum(axis=1))
-            enough, unusable = small[kind.gpu_milli]
-            hosts = (enough >= kind.gpu_count) & (cpu >= kind.cpu_milli)
-            if kind.models:
-                hosts &= self._nodes.accepted(kind.models)[node]
-            total += share * np.where(hosts, unusable, idle)
-        return total
+        total: NDArray[np.float64] = self._cpu_only * idle.astype(np.float64)
+        if not len(self._levels):
+            return total
+        fits = free[:, :, None] >= self._levels
+        enough = fits.sum(axis=1)[:, self._level_of]
+        unusable = np.where(fits, 0, free[:, :, None]).sum(axis=1)[:, self._level_of]
+        hosts = (enough >= self._gpu_count) & (cpu[:, None] >= self._cpu)
+        hosts &= self._accepted[:, node].T
+        fragments = np.where(hosts, unusable, idle[:, None])
+        return np.asarray(total + fragments @ self._shares)
 
     def of_cluster(self) -> float:
         """Return the fragment of all nodes as they are, in milli-GPU."""
@@ -286,15 +290,12 @@ class ReferencePlacer:
         nodes = self.nodes
         scores = np.full((len(where), nodes.free.shape[1]), _NO, dtype=np.int64)
         before = self.fragments.of_states(where, nodes.free[where], nodes.cpu[where])
-        for g in range(scores.shape[1]):
-            fits = np.flatnonzero(nodes.free[where, g] >= pod.gpu_milli)
-            if not len(fits):
-                continue
-            free = nodes.free[where[fits]].copy()
-            free[:, g] -= pod.gpu_milli
-            cpu = nodes.cpu[where[fits]] - pod.cpu_milli
-            after = self.fragments.of_states(where[fits], free, cpu)
-            scores[fits, g] = _squash(before[fits] - after)
+        place, gpu = np.nonzero(nodes.free[where] >= pod.gpu_milli)
+        node = where[place]
+        free = nodes.free[node].copy()
+        free[np.arange(len(free)), gpu] -= pod.gpu_milli
+        after = self.fragments.of_states(node, free, nodes.cpu[node] - pod.cpu_milli)
+        scores[place, gpu] = _squash(before[place] - after)
         return scores
 
     def _best_fit(self, pod: TracePod, where: Ints) -> Ints:
@@ -321,7 +322,7 @@ class ReferencePlacer:
         scores = np.maximum(100 - percent // 10, 50)
         scores = np.where(opened > 0, np.maximum(50 - opened, 33), scores)
         is_idle = fully_free == self.nodes.gpu_count[where]
-        return np.where(is_idle, np.maximum(33 - fully_free, fully_free), scores)
+        return np.asarray(np.where(is_idle, np.maximum(33 - fully_free, fully_free), scores))
 
     def _gpu_clustering(self, pod: TracePod, where: Ints) -> Ints:
         if not pod.gpu_count:

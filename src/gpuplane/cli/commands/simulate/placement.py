@@ -21,9 +21,12 @@ from gpuplane.core.simulation.placement import (
     list_arrivals,
     list_nodes,
     make_placer,
+    policy_of,
     replay,
 )
+from gpuplane.core.simulation.placement_ahead import LookAhead, MovingPlacer
 from gpuplane.core.simulation.placement_files import ListError, parse_nodes, parse_pods
+from gpuplane.core.simulation.placement_reference import ReferencePolicy
 
 T = TypeVar("T")
 
@@ -71,6 +74,20 @@ DIGITS = 6
     show_default=True,
     help="GPU demand that arrives, as a multiple of the GPUs.",
 )
+@click.option(
+    "--look-ahead",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    show_default=True,
+    help="Pods that are known and undecided; the best of them goes next. Only with ours.",
+)
+@click.option(
+    "--moves",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Placed pods that may be moved so that a refused one fits. Only with ours.",
+)
 @output_option
 def placement(
     nodes_file: Path,
@@ -79,6 +96,8 @@ def placement(
     order: str,
     seed: int,
     arrivals: float,
+    look_ahead: int,
+    moves: int,
     output: Output,
 ) -> None:
     """Place the pods of a list on the nodes of a list, one after another, as they arrive.
@@ -86,22 +105,55 @@ def placement(
     Pods never leave, and one that fits nowhere is dropped: what counts is how much of the GPUs is
     given out when more was asked for than there is. Lists are CSV files, packed with gzip or not.
     """
+    is_ours = policy not in set(ReferencePolicy)
+    if (look_ahead or moves) and not is_ours:
+        message = f"The published policy {policy} neither looks ahead nor moves pods."
+        fix = "Leave the option out, or name a policy of ours, such as fragmentation."
+        field = "--look-ahead" if look_ahead else "--moves"
+        raise CliError(message, fix=fix, field=field, code=Exit.USAGE)
     nodes = _read(nodes_file, parse_nodes)
     pods = _read(pods_file, parse_pods)
     capacity = capacity_of(nodes)
     arriving = list_arrivals(pods, capacity, Order(order), round(arrivals * 1000), seed)
-    placer = make_placer(policy, list_nodes(nodes, Order(order), seed), pods, seed)
+    listed = list_nodes(nodes, Order(order), seed)
+    beyond: dict[str, Any] = {}
     began = time.perf_counter()
-    report = replay(arriving, placer, capacity)
-    wall_s = time.perf_counter() - began
+    if is_ours and (look_ahead or moves):
+        placer = MovingPlacer(listed, pods, policy_of(policy), seed, moves)
+        ahead = LookAhead(arriving, placer, look_ahead)
+        report = replay(ahead, placer, capacity)
+        beyond = {
+            "look_ahead": look_ahead,
+            "longest_wait": ahead.longest_wait,
+            "moves": placer.moves,
+        }
+    else:
+        report = replay(arriving, make_placer(policy, listed, pods, seed), capacity)
     shown = {
         "policy": policy,
         "order": order,
         "seed": seed,
         **describe_report(report),
-        "wall_s": round(wall_s, 3),
+        **beyond,
+        "wall_s": round(time.perf_counter() - began, 3),
     }
-    show_one(shown, [(name.replace("_", " "), value) for name, value in shown.items()], output)
+    show_one(shown, _list_fields(shown), output)
+
+
+def _list_fields(shown: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what people read: one line a figure, and one for each look at the cluster."""
+    fields: list[tuple[str, object]] = []
+    for name, value in shown.items():
+        if name != "checkpoints":
+            fields.append((name.replace("_", " "), value))
+            continue
+        for each in value:
+            refused = ", ".join(
+                f"{number} of {count} GPU" for count, number in each["refused_by_gpu_count"].items()
+            )
+            text = f"{each['allocation_ratio']:.2%} given out, {each['fragment_ratio']:.2%} useless"
+            fields.append((f"at {each['arrivals_percent']} %", f"{text}; refused {refused or 0}"))
+    return fields
 
 
 def describe_report(report: Report) -> dict[str, Any]:

@@ -217,8 +217,11 @@ class BoundMix:
         cells = max(self._cpu_amounts, default=0) // self._divisor + 1
         self._step_by_part: Counts | None = None
         if cells <= _MAX_CELLS:
-            amounts = np.arange(cells) * self._divisor
+            # In front stand as many zeros: from a place among them on, it tells the step after
+            # so many parts are taken.
+            amounts = np.arange(-cells, cells) * self._divisor
             self._step_by_part = self._cpu.searchsorted(amounts, side="right")
+            self._step_by_part[:cells] = 0
 
     def _lay_out_models(self) -> None:
         """Note which classes are for the models of which nodes."""
@@ -292,13 +295,14 @@ class BoundMix:
         if self._step_by_part is None:
             left = self._fleet.cpu_free[where] - cpu_milli
             return rows + self._cpu.searchsorted(left, side="right")
-        if cpu_milli % self._divisor:
+        zero = len(self._step_by_part) // 2
+        parts: Counts = self._parts[where]
+        taken, rest = divmod(cpu_milli, self._divisor)
+        if rest or taken > zero:
             left = self._fleet.cpu_free[where] - cpu_milli
-            parts: Counts = (left // self._divisor).astype(np.intp)
-        else:
-            parts = self._parts[where] - cpu_milli // self._divisor
+            parts, taken = (left // self._divisor).astype(np.intp), 0
         # Less than nothing counts as nothing: such a node fits no class anyway.
-        return rows + self._step_by_part.take(parts, mode="clip")
+        return rows + self._step_by_part[zero - taken :].take(parts, mode="clip")
 
     def _cell_on(self, node: int, cpu_milli: int) -> int:
         states = self._fleet.states

@@ -84,6 +84,10 @@ class PendingPool:
         """Return how many kinds and ranks have a number."""
         return len(self._kinds)
 
+    def count_known(self, pending: Sequence[Workload]) -> int:
+        """Return how many of these it holds."""
+        return sum(1 for each in pending if id(each) in self._entries)
+
     def list_queues(self) -> dict[str, list[Entry]]:
         """Return the entries by queue, best first; not to be changed."""
         found: dict[str, list[Entry]] = {}

@@ -20,7 +20,7 @@ from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
 from gpuplane.core.scheduling.holdings import Lookahead, order_rows, release_key, rows_of
-from gpuplane.core.scheduling.memory import Memory
+from gpuplane.core.scheduling.memory import Memory, owners_of
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
 from gpuplane.core.scheduling.policy import Policy, Snapshot
@@ -60,15 +60,12 @@ class Trial:
         self.now = now
         self.changes = 0
         self.memory = Memory() if memory is None else memory
-        self.memory.trim()
-        self.owners = frozenset((each.tenant, each.project) for each in snapshot.reservations)
-        self.memory.pool.advance(snapshot.pending, policy.boosts, now, self.owners)
-        fleets = tuple(sorted(snapshot.fleets, key=lambda fleet: str(fleet.cluster_id)))
+        self.owners = owners_of(snapshot)
+        fleets = self.memory.learn(snapshot, policy, now)
         kept = self.memory.answers
         kept.rebase(snapshot.quotas.declared, snapshot.flavors, models_of(fleets))
         self.admission = Admission(snapshot.quotas, snapshot.flavors, fleets, kept.fixed)
         self._holdings = self.memory.holdings
-        self._holdings.advance(snapshot.running, fleets, policy)
         mix = self.memory.compute_mix(policy)
         self.benches = [open_bench(fleet, policy, mix, now, seed) for fleet in fleets]
         self.answers = Answers(self.admission, kept)

@@ -4,7 +4,7 @@ They are asked in this process or sent to another one, with the same answer. Nev
 what is imported here is imported by the child too, which must stay small and without a database.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from gpuplane.core.forecast.estimates import Forecast, ForecastLimits, StartEstimate
@@ -12,6 +12,7 @@ from gpuplane.core.forecast.forecasting import DEFAULT_LIMITS, earliest_start, f
 from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict
+from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.why import Why, explain_workload
 
@@ -22,6 +23,8 @@ NODE_US = 0.004
 WORKLOAD_US = 70.0
 """What one waiting job costs in a decision besides: quota, order, explanation. Measured with
 benchmarks/bench_decide.py: 20 to 1,000 nodes, 50 to 1,000 jobs of 20 classes, CPU time."""
+KNOWN_WORKLOAD_US = 6.0
+"""The same for a job that the cycle before knew: 40 to 60 ms for 10,000 (bench_decide, warm)."""
 TRAVEL_NODE_US = 25.0
 TRAVEL_WORKLOAD_US = 12.0
 """What packing a node of eight GPUs, and a job, costs this process on the way to another."""
@@ -49,17 +52,29 @@ class Question(Protocol[A_co]):
 
 @dataclass(frozen=True, slots=True)
 class WhatToStart:
-    """What one turn of the scheduler asks."""
+    """What one turn of the scheduler asks.
+
+    Args:
+        memory: What the turn before left; it stays in this process. Where most of what waits is
+            known from then, the answer costs little, and less than packing the question.
+    """
 
     snapshot: Snapshot
     policy: Policy
     now: int
     seed: int
+    memory: Memory | None = field(default=None, compare=False)
+
+    def __reduce__(self) -> tuple[type["WhatToStart"], tuple[Snapshot, Policy, int, int]]:
+        """Leave the memory behind when the question travels."""
+        return WhatToStart, (self.snapshot, self.policy, self.now, self.seed)
 
     @property
     def cost_ms(self) -> float:
         """Return about how long one decision takes."""
-        return decision_ms(self.snapshot)
+        known = 0 if self.memory is None else self.memory.count_known(self.snapshot.pending)
+        unknown = len(self.snapshot.pending) - known
+        return decision_ms(self.snapshot, unknown) + known * KNOWN_WORKLOAD_US / 1000
 
     @property
     def travel_ms(self) -> float:
@@ -68,7 +83,7 @@ class WhatToStart:
 
     def answer(self) -> Decision:
         """Return a verdict for every waiting job."""
-        return decide(self.snapshot, self.policy, self.now, self.seed)
+        return decide(self.snapshot, self.policy, self.now, self.seed, self.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +170,16 @@ class WhenEachStarts:
         return forecast(self.snapshot, self.policy, self.now, self.seed, limits=self.limits)
 
 
-def decision_ms(snapshot: Snapshot) -> float:
-    """Return about how long one decision over a snapshot takes, in ms of one core."""
+def decision_ms(snapshot: Snapshot, pending: int | None = None) -> float:
+    """Return about how long one decision over a snapshot takes, in ms of one core.
+
+    Args:
+        snapshot: What is decided on.
+        pending: How many of those that wait count; None for all.
+    """
     nodes = sum(len(fleet) for fleet in snapshot.fleets)
-    return len(snapshot.pending) * (WORKLOAD_US + NODE_US * nodes) / 1000
+    count = len(snapshot.pending) if pending is None else pending
+    return count * (WORKLOAD_US + NODE_US * nodes) / 1000
 
 
 def travel_ms(snapshot: Snapshot) -> float:

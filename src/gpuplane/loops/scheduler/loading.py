@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from gpuplane.core.fleet.columns import Fleet
@@ -29,6 +31,7 @@ from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements.service import Repartition, Reservation, choose_reservation
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import QueueSpecs
+from gpuplane.loops.scheduler.known import KnownWorkloads
 
 NEVER = 2**62
 """Later than any instant: no maintenance is announced."""
@@ -126,8 +129,24 @@ def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
     return rank_clusters(request, facts)
 
 
-def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job]) -> Prepared:
-    """Return the snapshot of one cluster for the jobs that may run there."""
+def prepare(
+    world: World,
+    view: ClusterView,
+    fleet: Fleet,
+    pending: Sequence[Job],
+    before: KnownWorkloads | None = None,
+) -> Prepared:
+    """Return the snapshot of one cluster for the jobs that may run there.
+
+    Args:
+        world: What was read.
+        view: The cluster.
+        fleet: Its columns, with everything taken that is held.
+        pending: The jobs in question.
+        before: Workloads of the turn before, used again where nothing in them changed.
+    """
+    before = KnownWorkloads() if before is None else before
+    before.begin()
     tenants = sorted(set(world.tenants.values()))
     doors_known = queues.known_doors(view.queues, tenants)
     workloads: list[Workload] = []
@@ -148,14 +167,16 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
             f"{view.cluster.name}/{spec.name}",
             door.cluster_queue,
         )
-        asked = jobs.workload_of(job, tenant, project, door, world.predictions.get(job.id))
-        if job.id in world.inherited:
-            asked = replace(asked, inherited_priority=world.inherited[job.id])
         held = view.usable.get(job.project_id)
-        if held:
-            chosen = choose_reservation(held, job.spec.resources.gpu_model)
-            asked = replace(asked, reservation_id=chosen)
-        workloads.append(asked)
+        made_of = _MadeOf(
+            tenant,
+            project,
+            door,
+            world.predictions.get(job.id),
+            world.inherited.get(job.id),
+            choose_reservation(held, job.spec.resources.gpu_model) if held else None,
+        )
+        workloads.append(before.find(job, made_of, partial(_make_workload, job, made_of)))
     quotas = QuotaTree(view.queues.cluster_queues, view.queues.cohorts, doors_known)
     running = [_lend(each, world.inherited) for each in world.holding.get(view.cluster.id, ())]
     known = set(quotas.cluster_queues)
@@ -185,6 +206,25 @@ def prepare(world: World, view: ClusterView, fleet: Fleet, pending: Sequence[Job
     )
     doors = Doors(local, cluster_queue, choice, world.predictions)
     return Prepared(snapshot, doors, tuple(doorless))
+
+
+class _MadeOf(NamedTuple):
+    """What a workload is made of besides its job."""
+
+    tenant: str
+    project: str
+    door: Door
+    prediction: Prediction | None
+    inherited: Priority | None
+    reservation: ReservationId | None
+
+
+def _make_workload(job: Job, made_of: _MadeOf) -> Workload:
+    tenant, project, door, prediction, inherited, reservation = made_of
+    asked = jobs.workload_of(job, tenant, project, door, prediction)
+    if inherited is None and reservation is None:
+        return asked
+    return replace(asked, inherited_priority=inherited, reservation_id=reservation)
 
 
 def _change_of(cut: Repartition) -> MigChange:

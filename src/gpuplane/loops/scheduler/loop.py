@@ -16,6 +16,7 @@ from gpuplane.core.scheduling.decisions import (
     Placed,
     Waiting,
 )
+from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.recording import Recording
 from gpuplane.db.database import Database
@@ -159,9 +160,10 @@ class SchedulerLoop:
                 ]
                 if not pending:
                     continue
-                prepared = prepare(world, view, self._state.fleet(view), pending)
+                known = self._state.known(view.cluster.id, turn)
+                prepared = prepare(world, view, self._state.fleet(view), pending, known)
                 policy = self._policy_for(view)
-                decision = await self._decide(prepared.snapshot, policy, now, report)
+                decision = await self._decide(prepared.snapshot, policy, now, report, known.memory)
                 settled |= await self._apply(prepared, decision, policy, now, report)
                 for verdict in decision.waiting:
                     best_reason.setdefault(verdict.job_id, verdict)
@@ -185,10 +187,19 @@ class SchedulerLoop:
         return replace(self._policy, preemption=limits)
 
     async def _decide(
-        self, snapshot: Snapshot, policy: Policy, now: int, report: CycleReport
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        now: int,
+        report: CycleReport,
+        memory: Memory,
     ) -> Decision:
         started = self._clock.monotonic()
-        decision = await self._decisions.ask(WhatToStart(snapshot, policy, now, self._seed))
+        question = WhatToStart(snapshot, policy, now, self._seed, memory)
+        decision = await self._decisions.ask(question)
+        if memory.count_known(snapshot.pending) < len(snapshot.pending):
+            # It was answered elsewhere: what is learnt here now makes the next turn cheap.
+            await asyncio.to_thread(memory.learn, snapshot, policy, now)
         report.decide_s += self._clock.monotonic() - started
         if self._recorder is not None:
             recording = Recording(snapshot, policy, now, self._seed)
@@ -285,9 +296,7 @@ def _preempt(
     return jobs.preempt(session, verdict, grace_s, now)
 
 
-def _repartition(
-    session: WriteSession, verdict: NeedsRepartition, token: int, now: int
-) -> bool:
+def _repartition(session: WriteSession, verdict: NeedsRepartition, token: int, now: int) -> bool:
     if not is_current(session, SchedulerLoop.name, token):
         return False
     return jobs.repartition(session, verdict, now)

@@ -25,6 +25,7 @@ from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReservationState
 from gpuplane.domains.queues import service as queues
+from gpuplane.loops.scheduler.known import KnownWorkloads
 from gpuplane.loops.scheduler.loading import ClusterView, World, facts_of
 from gpuplane.loops.scheduler.reasons import ToldReasons
 
@@ -56,6 +57,7 @@ class SchedulerState:
         self._queued: dict[JobId, Job] = {}
         self._held: dict[AttemptId, _Held] = {}
         self._fleets: dict[ClusterId, _FleetState] = {}
+        self._known: dict[tuple[ClusterId, int], KnownWorkloads] = {}
         self._tenants: dict[TenantId, str] = {}
         self._projects: dict[ProjectId, str] = {}
         self._experience = jobs.Experience()
@@ -104,6 +106,10 @@ class SchedulerState:
         found = self._experience.predict(session, asked)
         self._experience.keep_only(found)
         return found
+
+    def known(self, cluster_id: ClusterId, choice: int) -> KnownWorkloads:
+        """Return what is known of the jobs that ask a cluster first, second, … (from 0)."""
+        return self._known.setdefault((cluster_id, choice), KnownWorkloads())
 
     def fleet(self, view: ClusterView) -> Fleet:
         """Return the columns of a cluster with everything taken that is held there."""

@@ -6,7 +6,7 @@ it: the workload waits, everything else goes on.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from gpuplane.core.mig.rebalance import GpuChange, MigGpu, plan_room
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.admission import Grant
 from gpuplane.core.scheduling.bench import Row
-from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
+from gpuplane.core.scheduling.placement import (
+    compute_capacity,
+    needed_replicas,
+    place_workload,
+)
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import Spreading
@@ -114,15 +118,29 @@ class RepartitionSearch:
             return
         self._trial.admission.tree.add_usage(workload.queue, grant.usage, workload.local_queue)
         asked = workload.resources
-        for bench in self._trial.benches:
-            for change in changes:
-                node = bench.fleet.index.get(change.node_id)
-                if node is None:
-                    continue
-                for slot in change.create:
-                    if slot.profile == asked.mig_profile:
-                        amounts = (asked.cpu_milli, asked.memory_mib, asked.ephemeral_mib)
-                        bench.fleet.allocate(Take(node, 0, 0, *amounts))
+        amounts = (asked.cpu_milli, asked.memory_mib, asked.ephemeral_mib)
+        for index, bench in enumerate(self._trial.benches):
+            made = [
+                bench.fleet.index[change.node_id]
+                for change in changes
+                if change.node_id in bench.fleet.index
+                for slot in change.create
+                if slot.profile == asked.mig_profile
+            ]
+            for node in made:
+                bench.fleet.allocate(Take(node, 0, 0, *amounts))
+            if made:
+                self._keep_free(workload, index, grant, len(made))
+
+    def _keep_free(self, workload: Workload, index: int, grant: Grant, made: int) -> None:
+        """Keep the instances that are free already for the replicas that the cuts are not for."""
+        rest = needed_replicas(workload.replicas) - made
+        if rest > 0:
+            replicas = replace(workload.replicas, count=rest, minimum=1, gang=False)
+            allowed = self._trial.allowed_nodes(workload, index, grant)
+            place_workload(
+                replace(workload, replicas=replicas), self._trial.benches[index], allowed
+            )
 
     def _find_grant(self, workload: Workload, replicas: int) -> Grant | None:
         for answer in self._trial.admission.grants(workload, replicas):

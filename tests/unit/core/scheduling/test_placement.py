@@ -225,3 +225,22 @@ def test_a_decision_is_the_same_bytes_each_time_and_names_every_kind() -> None:
     assert b'"kind":"Placed"' in text
     assert b'"kind":"Waiting"' in text
     assert b'"word":"InsufficientGpu"' in text
+
+
+def test_work_goes_where_its_data_is_and_says_so() -> None:
+    held = {"data.gpuplane.io/images": "cached", "data.gpuplane.io/text": "stale"}
+    world = World([a_node("a"), a_node("b", labels=held)])
+    world.pending = [a_workload().placement(data=("images", "text", "images")).build()]
+    (placed,) = decide(world.snapshot(), Policy(), NOW, 0).placed
+    assert placed.replicas[0].node_name == "b"
+    assert "1 of 2 data sets are at hand on b." in placed.explanation
+
+
+@pytest.mark.parametrize("policy", list(PlacementPolicy))
+def test_data_at_hand_never_outweighs_what_a_node_cannot_give(policy: PlacementPolicy) -> None:
+    held = {"data.gpuplane.io/images": "cached"}
+    world = World([a_node("a"), a_node("b", 2, labels=held)])
+    world.pending = [a_workload().gpus(4).placement(data=("images",)).build()]
+    (placed,) = decide(world.snapshot(), Policy(placement=policy), NOW, 0).placed
+    assert placed.replicas[0].node_name == "a"
+    assert 0 <= placed.score <= 100

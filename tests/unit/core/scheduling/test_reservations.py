@@ -217,6 +217,7 @@ def test_work_on_its_reservation_needs_no_quota_and_waits_behind_nobody() -> Non
     found = decided(world)
     assert [placed.job_id for placed in found.placed] == [own.job_id]
     assert found.placed[0].usage == ()
+    assert "It runs on GPUs of its reservation." in found.placed[0].explanation
     taken = {gpu for each in found.placed[0].replicas for gpu in each.gpu_ids}
     assert taken == {node.gpus[0].gpu_id, node.gpus[1].gpu_id}
 

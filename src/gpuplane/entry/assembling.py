@@ -241,7 +241,9 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(
         placement=PlacementPolicy(settings.scheduling.placement),
         boosts=_boosts_of(settings),
-        preemption=PreemptionLimits(enabled=settings.scheduling.preemption),
+        preemption=PreemptionLimits(
+            enabled=settings.scheduling.preemption, by_loss=settings.scheduling.victims_by_loss
+        ),
         hint_points=settings.scheduling.hint_points,
         cuts_gpus=settings.scheduling.repartition,
     )

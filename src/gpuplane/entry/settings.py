@@ -111,6 +111,8 @@ class SchedulingSettings:
                                 "give way to one that is asked for")  # fmt: skip
     hint_points: int = setting(10, "points of 100", "most that a prediction adds to or takes from "
                                "a node's score; 0 for none")  # fmt: skip
+    victims_by_loss: bool = setting(True, "true or false", "victims for quota are those that lose "
+                                    "least; false takes those that Kueue takes")  # fmt: skip
     recordings: int = setting(0, "files", "so many of the last decisions are kept in the home "
                               "folder with all they were made from")  # fmt: skip
     no_show_s: int = setting(3600, "seconds", "a reservation that nobody uses so long after its "

@@ -12,6 +12,7 @@ import pytest
 from gpuplane.backends.interface import BackendError, MigOrder, Observation
 from gpuplane.core.mig.profiles import MigProfile, device_table
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops.observer import ObserverLoop
 from tests.integration.jobs.worlds import World, running_world, runs_for
 
 FLEET = """
@@ -205,3 +206,46 @@ async def test_how_a_device_can_be_cut_is_kept_as_it_tells(cut_world: World) -> 
     await cut_world.loops["scheduler"].run_once()
     why = await cut_world.ask("GET", f"/jobs/{job_id}/why")
     assert "3g.40gb at 3 in place of" in why["sentence"]
+
+
+async def test_a_cut_that_is_never_seen_is_given_up(cut_world: World) -> None:
+    class Forgetful:
+        kind = "simulated"
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cut_world.backend, name)
+
+        async def repartition(self, order: MigOrder) -> None:
+            """Take the order on and do nothing."""
+
+    cut_world.registry.backends[cut_world.sim] = Forgetful()
+    job_id = await submit(cut_world, "7g.80gb")
+    await turn(cut_world)
+    await turn(cut_world)
+    told = await cut_world.ask("GET", "/events?kind=gpu.repartition_failed")
+    assert told["items"] == []
+    cut_world.server.clock.advance(300)
+    await turn(cut_world)
+    told = await cut_world.ask("GET", "/events?kind=gpu.repartition_failed")
+    assert "were not seen within 300 s" in told["items"][0]["message"]
+    small = await submit(cut_world, "1g.10gb")
+    await turn(cut_world)
+    assert (await cut_world.job(small))["status"] in ("scheduled", "running")
+    assert (await cut_world.job(job_id))["status"] == "queued"
+
+
+async def test_a_change_of_the_inventory_wakes_who_takes_it_in(cut_world: World) -> None:
+    woken: list[str] = []
+    database, clock = cut_world.server.database, cut_world.server.clock
+    observer = ObserverLoop(
+        database, clock, cut_world.registry, lambda text: b"", lambda: 0.0, lambda: None,
+        wake_inventory=lambda: woken.append("inventory"),
+    )  # fmt: skip
+    await observer.run_once()
+    await observer.run_once()
+    assert woken == []
+    gpu_id = cut_world.backend.fleet.nodes[0].gpus[0].gpu_id
+    await cut_world.backend.repartition(MigOrder("cut-01", gpu_id, (("1g.10gb", 6),), ()))
+    await observer.run_once()
+    await observer.stop()
+    assert woken == ["inventory"]

@@ -25,7 +25,8 @@ import numpy as np
 from benchmarks.figures import Limit, print_figure, print_machine
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.scheduling.bench import Bench
-from gpuplane.core.scheduling.fragmentation import TypicalMix, compute_typical_mix
+from gpuplane.core.scheduling.fragmentation import compute_typical_mix
+from gpuplane.core.scheduling.fragments import TypicalMix
 from gpuplane.core.scheduling.placement import place_batch, place_workload
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.workload import Workload

@@ -17,11 +17,11 @@ from gpuplane.core.scheduling.bench import NOT_FIT, Bench, Row, open_bench
 from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.filters import EVERYWHERE, FILTERS
 from gpuplane.core.scheduling.fragmentation import (
-    TypicalMix,
     choose_share_gpu,
     compute_gradient_scores,
     compute_typical_mix,
 )
+from gpuplane.core.scheduling.fragments import TypicalMix
 from gpuplane.core.scheduling.needs import OR, Need
 from gpuplane.core.scheduling.placement import place_batch, place_workload
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy

@@ -19,9 +19,9 @@ from gpuplane.core.fleet.columns import NEVER, Bools, Fleet, Ints, Masks
 from gpuplane.core.fleet.states import Change
 from gpuplane.core.prediction import durations
 from gpuplane.core.reasons import Word
-from gpuplane.core.scheduling import filters, fragmentation
+from gpuplane.core.scheduling import filters, fragments
 from gpuplane.core.scheduling.filters import EVERYWHERE
-from gpuplane.core.scheduling.fragmentation import BoundMix, TypicalMix, bind_mix
+from gpuplane.core.scheduling.fragments import BoundMix, TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.refusals import RefusalCounts
@@ -199,7 +199,7 @@ class Row:
 
     def _look(self, nodes: Sequence[int]) -> None:
         """Ask the filters that look at what is free again, and rank who fits."""
-        if len(nodes) <= fragmentation.MAX_SINGLY and self._is_plain and self._ranks is not None:
+        if len(nodes) <= fragments.MAX_SINGLY and self._is_plain and self._ranks is not None:
             for node in nodes:
                 self._look_at(node)
             return

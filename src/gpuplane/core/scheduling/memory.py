@@ -11,7 +11,8 @@ from gpuplane.core.fleet.columns import Fleet
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.answers import AnswerMemory
 from gpuplane.core.scheduling.decisions import WordCount
-from gpuplane.core.scheduling.fragmentation import TypicalMix, cut_typical_mix
+from gpuplane.core.scheduling.fragmentation import cut_typical_mix
+from gpuplane.core.scheduling.fragments import TypicalMix
 from gpuplane.core.scheduling.holdings import Holdings
 from gpuplane.core.scheduling.kinds import Owners
 from gpuplane.core.scheduling.policy import Policy, Snapshot

@@ -17,7 +17,8 @@ import numpy as np
 from gpuplane.core.fleet.columns import POPCOUNT, Fleet, Ints
 from gpuplane.core.prediction.hints import PlacementHint
 from gpuplane.core.scheduling.filters import Where, link_scores
-from gpuplane.core.scheduling.fragmentation import BoundMix, compute_gradient_scores
+from gpuplane.core.scheduling.fragmentation import compute_gradient_scores
+from gpuplane.core.scheduling.fragments import BoundMix
 from gpuplane.core.scheduling.hints import compute_hint_points
 from gpuplane.core.scheduling.large import WHOLE as LARGE_WHOLE
 from gpuplane.core.scheduling.needs import Need

@@ -147,9 +147,6 @@ _WORDS: dict[WorkloadClass, tuple[int, frozenset[str]]] = {
 KNOWN_WORDS: frozenset[str] = frozenset().union(*(words for _, words in _WORDS.values()))
 """Every word that a rule looks at."""
 
-_SHELLS = frozenset({"bash", "sh", "zsh", "fish", "python", "python3", "ipython"})
-_WAITS = ("sleep infinity", "tail -f /dev/null")
-
 
 def says_label(facts: RequestFacts, _: Past) -> Evidence | None:
     """Believe the user's own label."""
@@ -192,15 +189,11 @@ def listens_on_a_port(facts: RequestFacts, _: Past) -> Evidence | None:
 
 def waits_for_a_person(facts: RequestFacts, _: Past) -> Evidence | None:
     """Take a shell without anything to run, or waiting for ever, for a person who will type."""
-    command = " ".join(facts.command)
-    waiting = next((each for each in _WAITS if each in command), None)
-    if waiting is not None:
-        return Evidence(
-            WorkloadClass.INTERACTIVE, 6, f"Its command only waits for somebody: {waiting}."
-        )
-    if len(facts.command) != 1 or command.rpartition("/")[2] not in _SHELLS:
+    if not facts.idle_command:
         return None
-    return Evidence(WorkloadClass.INTERACTIVE, 6, f"Its command is {command} with nothing to run.")
+    return Evidence(
+        WorkloadClass.INTERACTIVE, 6, f"Its command waits for somebody: {facts.idle_command}."
+    )
 
 
 def is_one_of_an_array(facts: RequestFacts, _: Past) -> Evidence | None:

@@ -16,6 +16,8 @@ CLASS_LABEL = "gpuplane.io/workload-class"
 MAX_TEXT = 4_000
 """Characters of a command that are read: what names the work stands at its beginning."""
 
+_SHELLS = frozenset({"bash", "sh", "zsh", "fish", "python", "python3", "ipython"})
+_WAITS = ("sleep infinity", "tail -f /dev/null")
 _WORD = re.compile(r"[a-z0-9]+")
 _SEPARATOR = re.compile(r"[^a-z0-9]+")
 _HEX = re.compile(r"(?=.*[0-9])(?=.*[a-f])[0-9a-f]{6,}")
@@ -32,7 +34,8 @@ class RequestFacts:
             teaches only its like.
         stem: The name without what changes from run to run.
         words: Those words of command, image and name that a rule may look at.
-        command: The command as given.
+        idle_command: With what the command waits for somebody, a bare shell or a sleep; empty
+            when it does something.
         model: Canonical GPU model asked for, or empty for any.
         gpu_count: GPUs of all replicas together.
         gpu_milli: Share of each GPU.
@@ -47,7 +50,7 @@ class RequestFacts:
     stem: str
     job_type: JobType
     words: frozenset[str]
-    command: tuple[str, ...] = ()
+    idle_command: str = ""
     model: str = ""
     gpu_count: int = 0
     gpu_milli: int = 1000
@@ -87,7 +90,7 @@ def facts_of(
         stem=stem_of(spec.name),
         job_type=spec.job_type,
         words=words_of((spec.name, run.image, " ".join(run.command))) & known_words,
-        command=run.command,
+        idle_command=find_idle_command(run.command),
         model=asked.gpu_model or "",
         gpu_count=asked.gpu_count * spec.replicas.count,
         gpu_milli=asked.gpu_milli,
@@ -116,6 +119,14 @@ def words_of(texts: Sequence[str]) -> frozenset[str]:
         found.update(f"{first}-{second}" for first, second in itertools.pairwise(words))
         left -= min(left, len(text))
     return frozenset(found)
+
+
+def find_idle_command(command: Sequence[str]) -> str:
+    """Return with what a command waits for a person who will type; empty when it does something."""
+    text = " ".join(command)[:MAX_TEXT]
+    waits = next((each for each in _WAITS if each in text), "")
+    is_bare = len(command) == 1 and text.rpartition("/")[2] in _SHELLS
+    return waits or (text if is_bare else "")
 
 
 def stem_of(name: str) -> str:

@@ -81,14 +81,35 @@ def _forecast(
         workload.job_id: workload
         for workload in (*snapshot.pending, *(each.workload for each in snapshot.running))
     }
+    cut = {verdict.job_id for verdict in first.repartitioning} | set(snapshot.recutting)
     for workload in snapshot.pending:
-        estimate = _combine(workload, runs, known, policy)
+        if workload.job_id in cut:
+            estimate: StartEstimate | None = _once_cut(workload, now, policy)
+        else:
+            estimate = _combine(workload, runs, known, policy)
         if estimate is not None:
             estimates[workload.job_id] = estimate
     return Forecast(
         estimates,
         sum(run.events for run in runs.values()),
         all(run.is_complete for run in runs.values()),
+    )
+
+
+def _once_cut(workload: Workload, now: int, policy: Policy) -> StartEstimate:
+    """Return the estimate of a workload for which a GPU is cut: now, without an upper bound.
+
+    Cutting takes seconds where it works; when it would start where that fails is not known.
+    """
+    own = durations_of(workload, policy.default_duration_s)
+    return StartEstimate(
+        start=now,
+        end=now + own.at(Quantile.MEDIAN) * MS_PER_S,
+        low=now,
+        high=None,
+        end_low=now + own.at(Quantile.LOW) * MS_PER_S,
+        end_high=None,
+        basis=own.basis,
     )
 
 

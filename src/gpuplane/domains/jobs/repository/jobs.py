@@ -154,6 +154,19 @@ def lock_jobs(session: WriteSession, job_ids: Sequence[UUID]) -> dict[JobId, Job
     return found
 
 
+def hold_jobs(session: WriteSession, job_ids: Sequence[UUID]) -> None:
+    """Keep others from changing jobs and their attempts until the commit; reads nothing of them.
+
+    Whoever changes an attempt holds its job first; what was read before may be old.
+    """
+    if session.dialect != "postgresql":
+        return
+    ordered = sorted(job_ids)
+    for start in range(0, len(ordered), CHUNK):
+        part = jobs.c.id.in_(ordered[start : start + CHUNK])
+        session.rows(select(jobs.c.id).where(part).order_by(jobs.c.id).with_for_update())
+
+
 def list_by_status(
     session: ReadSession, statuses: Sequence[JobStatus], limit: int | None = None
 ) -> list[Job]:

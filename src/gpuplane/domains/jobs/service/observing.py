@@ -57,6 +57,7 @@ def load_jobs(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, Job
 
 def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -> None:
     """Record that backends took attempts on; those asked to stop meanwhile stay stopping."""
+    repository.hold_jobs(session, [attempt.job_id for attempt in attempts])
     current = attempts_repository.load_attempts(session, [attempt.id for attempt in attempts])
     attempts_repository.update_attempts(
         session,
@@ -83,8 +84,8 @@ def note_start_failed(
     session: WriteSession, attempt: Attempt, word: str, message: str, chance: Chance, now: int
 ) -> None:
     """Record that a backend could not start an attempt; nothing of it runs."""
+    job = repository.lock_jobs(session, [attempt.job_id]).get(JobId(attempt.job_id))
     current = attempts_repository.find_attempt(session, attempt.id)
-    job = repository.find_job(session, attempt.job_id)
     if current is None or job is None or current.state == "ended":
         return
     verdict = AttemptVerdict(Standing.OVER, word, message)
@@ -95,11 +96,12 @@ def end_never_started(
     session: WriteSession, attempt_id: AttemptId, chance: Chance, now: int
 ) -> None:
     """End a stopping attempt that its backend never knew and may never start."""
-    attempt = attempts_repository.find_attempt(session, attempt_id)
-    if attempt is None or attempt.state == "ended":
+    known = attempts_repository.find_attempt(session, attempt_id)
+    if known is None:
         return
-    job = repository.find_job(session, attempt.job_id)
-    if job is None:
+    job = repository.lock_jobs(session, [known.job_id]).get(JobId(known.job_id))
+    attempt = attempts_repository.find_attempt(session, attempt_id)
+    if job is None or attempt is None or attempt.state == "ended":
         return
     verdict = AttemptVerdict(Standing.OVER, attempt.stop_reason, attempt.stop_message)
     finish_attempt(session, job, attempt, verdict, chance(), now)
@@ -126,6 +128,9 @@ def take_in(
     stored = attempts_repository.load_attempts(session, list(by_attempt))
     current = {key: each for key, each in stored.items() if each.state != "ended"}
     jobs = repository.lock_jobs(session, [attempt.job_id for attempt in current.values()])
+    if session.dialect == "postgresql":  # others may have moved them before the jobs were locked
+        stored = attempts_repository.load_attempts(session, list(current))
+        current = {key: each for key, each in stored.items() if each.state != "ended"}
     changes = 0
     for attempt_id, attempt in current.items():
         job = jobs.get(attempt.job_id)

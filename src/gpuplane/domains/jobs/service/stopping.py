@@ -48,6 +48,7 @@ def request_stop(
     """
     if job.status not in HOLDING or job.current_attempt_id is None:
         return False
+    repository.hold_jobs(session, [job.id])
     attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
     if attempt is None or attempt.state == "ended":
         return False

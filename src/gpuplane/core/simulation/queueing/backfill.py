@@ -55,14 +55,19 @@ class ShortestTree:
 
 
 class WaitingJobs:
-    """Everyone who waits, by number of GPUs and then by rank."""
+    """Everyone who waits, by number of GPUs and then by rank.
+
+    Attributes:
+        jobs: The job of each rank.
+        count: How many wait.
+    """
 
     def __init__(self, ranks: Sequence[int], gpus: Sequence[int], run_ms: Sequence[int]) -> None:
         """Make room for jobs of these ranks, sizes and run times; nobody waits yet."""
         self._run_ms = run_ms
         self._gpus = gpus
         self.jobs = jobs_by_rank(ranks)
-        self._ranks = ranks
+        self.count = 0
         self._ranks_of: dict[int, list[int]] = {size: [] for size in sorted(set(gpus))}
         self._place = [0] * len(ranks)
         for rank, job in enumerate(self.jobs):
@@ -73,10 +78,12 @@ class WaitingJobs:
 
     def add(self, job: int) -> None:
         """Let a job wait."""
+        self.count += 1
         self._trees[self._gpus[job]].put(self._place[job], self._run_ms[job])
 
     def remove(self, job: int) -> None:
         """Let a job wait no more."""
+        self.count -= 1
         self._trees[self._gpus[job]].put(self._place[job], NEVER_MS)
 
     def find_rank(self, size: int, limit_ms: int = NEVER_MS - 1) -> int:
@@ -188,10 +195,12 @@ class BackfillLine:
         self._run_ms = run_ms
         self._promised_ms = promised_ms
         self._ends = ExpectedEnds(run_ms)
+        self._ranks = ranks
+        self._arrived: list[int] = []
         self._reservation: Reservation | None = None
 
     def add(self, job: int) -> None:
-        self._waiting.add(job)
+        self._arrived.append(job)
 
     def wakes_at_ms(self) -> int:
         return NEVER_MS
@@ -200,14 +209,47 @@ class BackfillLine:
         for job in ended:
             if not self._ends.remove(run, job):
                 self._reservation = None
-        if not run.pool.has_free:
+        arrived = sorted(self._arrived, key=self._ranks.__getitem__)
+        self._arrived.clear()
+        made = self._reservation
+        if made is not None and (
+            made.start_ms <= run.now_ms
+            or (arrived and self._ranks[arrived[0]] < self._ranks[made.job])
+        ):
+            made = self._reservation = None
+        if made is None or ended:
+            self._start_at_once(run, arrived)
+            self._serve_all(run)
+            return
+        # Nobody else may pass: they were all looked at when GPUs last came back, and the time
+        # that is left until the start that is set aside only shrinks.
+        for job in arrived:
+            placement = self._find_beside(run, job, made)
+            if placement is None:
+                self._waiting.add(job)
+            else:
+                self._start(run, job, placement)
+
+    def _start_at_once(self, run: Run, arrived: list[int]) -> None:
+        """Start who finds nobody waiting and GPUs free, without standing in line; let others."""
+        for job in arrived:
+            placement = None
+            if not self._waiting.count:
+                placement = run.pool.find(run.trace.gpus[job])
+            if placement is None:
+                self._waiting.add(job)
+            else:
+                self._start(run, job, placement)
+
+    def _serve_all(self, run: Run) -> None:
+        if not self._waiting.count or not run.pool.has_free:
             return
         heads = self._start_first(run)
         if not heads or not run.pool.has_free:
             return
         first = self._waiting.jobs[heads[0][0]]
         made = self._reservation
-        if made is None or made.job != first or made.start_ms <= run.now_ms:
+        if made is None or made.job != first:
             made = self._reservation = compute_reservation(run, first, self._ends)
             self._promised_ms.setdefault(first, made.start_ms)
         self._let_pass(run, heads, made)
@@ -220,7 +262,7 @@ class BackfillLine:
             placement = run.pool.find(size)
             if placement is None:
                 break
-            self._start(run, rank, placement)
+            self._leave(run, rank, placement)
             self._reservation = None
             rank = self._waiting.find_rank(size)
             if rank < 0:
@@ -234,29 +276,38 @@ class BackfillLine:
         limits_ms = dict.fromkeys((size for _, size in heads), NEVER_MS - 1)
         while heads:
             rank, size = heads[0]
-            placement = run.pool.find(size)
-            if placement is None:
+            if run.pool.find(size) is None:
                 heapq.heappop(heads)
                 continue
-            outlasts = self._run_ms[self._waiting.jobs[rank]] > room_ms
-            if outlasts:
-                placement = run.pool.find_capped(size, made.spare)
+            placement = self._find_beside(run, self._waiting.jobs[rank], made)
             if placement is None:
                 # From here on of this size only those pass who are over before the start.
                 limits_ms[size] = room_ms
             else:
-                self._start(run, rank, placement)
-                for node, gpus in placement if outlasts else ():
-                    if node in made.spare:
-                        made.spare[node] -= gpus
+                self._leave(run, rank, placement)
             rank = self._waiting.find_rank(size, limits_ms[size])
             if rank < 0:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (rank, size))
 
-    def _start(self, run: Run, rank: int, placement: Placement) -> None:
+    def _find_beside(self, run: Run, job: int, made: Reservation) -> Placement | None:
+        """Return where a job goes without moving the start set aside, and note it there."""
+        gpus = run.trace.gpus[job]
+        if run.now_ms + self._run_ms[job] <= made.start_ms:
+            return run.pool.find(gpus)
+        placement = run.pool.find_capped(gpus, made.spare)
+        for node, count in placement or ():
+            if node in made.spare:
+                made.spare[node] -= count
+        return placement
+
+    def _leave(self, run: Run, rank: int, placement: Placement) -> None:
+        """Start one of those who stand in line."""
         job = self._waiting.jobs[rank]
         self._waiting.remove(job)
+        self._start(run, job, placement)
+
+    def _start(self, run: Run, job: int, placement: Placement) -> None:
         run.start(job, placement)
         self._ends.add(run, job)

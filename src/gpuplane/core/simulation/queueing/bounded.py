@@ -99,7 +99,9 @@ class BoundedLine:
         self._trace = trace
         self._ranks = ranks
         self._jobs = jobs_by_rank(ranks)
-        # A job of no time at all still has its GPUs at its instant: nobody else may have them then.
+        # A job of no time has its GPUs at its instant all the same, so the calendar lends it the
+        # least there is, until it has ended.
+        self._of_no_time: dict[int, Placement] = {}
         self._run_ms = [max(1, run_ms) for run_ms in trace.duration_ms]
         self._target_ms = target.target_ms
         self._promised_ms = promised_ms
@@ -119,9 +121,14 @@ class BoundedLine:
         return self._starts[0][0] if self._starts else NEVER_MS
 
     def serve(self, run: Run, ended: list[int]) -> None:
+        for job in ended:
+            if job in self._of_no_time:
+                self._calendar.give(self._of_no_time.pop(job), run.now_ms, run.now_ms + 1)
         while self._starts and self._starts[0][0] <= run.now_ms:
             job = heapq.heappop(self._starts)[1]
-            run.start(job, self._plan.pop(job).placement)  # the calendar has had it all along
+            self._start(
+                run, job, self._plan.pop(job).placement
+            )  # the calendar has had it all along
         for rank in self._arrived:
             job = self._jobs[rank]
             heapq.heappush(self._waiting[self._trace.gpus[job]], rank)
@@ -177,7 +184,7 @@ class BoundedLine:
             self._book(job, slot, self._calendar.take)
             self._promised_ms.setdefault(job, slot.start_ms)
             if slot.start_ms <= run.now_ms:
-                run.start(job, slot.placement)
+                self._start(run, job, slot.placement)
         self._plan = {job: slot for job, slot in best.items() if slot.start_ms > run.now_ms}
         self._starts = sorted((slot.start_ms, job) for job, slot in self._plan.items())
         self._booked = 0
@@ -226,12 +233,17 @@ class BoundedLine:
                 heapq.heappop(heads)
                 continue
             self._calendar.take(placement, run.now_ms, run.now_ms + self._run_ms[job])
-            run.start(job, placement)
+            self._start(run, job, placement)
             head = self._head(run, size)
             if head < 0:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (head, size))
+
+    def _start(self, run: Run, job: int, placement: Placement) -> None:
+        if not self._trace.duration_ms[job]:
+            self._of_no_time[job] = placement
+        run.start(job, placement)
 
     def _head(self, run: Run, size: int) -> int:
         """Return the rank of the first of a size that has neither started nor a slot, else -1."""

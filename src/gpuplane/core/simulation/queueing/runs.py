@@ -98,12 +98,14 @@ def run_trace(run: Run, line: Line) -> None:
     """Run a trace to its last completion."""
     arrivals, jobs = run.trace.arrival_ms, len(run.trace)
     arrived = 0
-    while arrived < jobs or run.running:
+    while True:
         now_ms = min(
             arrivals[arrived] if arrived < jobs else NEVER_MS,
             run.next_end_ms(),
             line.wakes_at_ms(),
         )
+        if now_ms == NEVER_MS:
+            return
         run.now_ms = now_ms
         ended = run.complete()
         while arrived < jobs and arrivals[arrived] == now_ms:

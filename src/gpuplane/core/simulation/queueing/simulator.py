@@ -71,6 +71,8 @@ def simulate_queueing(trace: Trace, shape: PoolShape, policy: QueuePolicy) -> Ou
     else:
         line = BackfillLine(ranks, trace.gpus, run_ms, promised_ms)
     run_trace(run, line)
+    if -1 in run.start_ms:
+        raise RuntimeError(f"job {run.start_ms.index(-1)} was let in and never started")
     return Outcome(
         trace=trace,
         start_ms=tuple(run.start_ms),

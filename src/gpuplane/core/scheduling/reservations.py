@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import NEVER, Fleet, Masks, Take, bits_of
+from gpuplane.core.fleet.columns import NEVER, Fleet, Ints, Masks, Take, bits_of
 from gpuplane.core.ids import ClusterId, ReservationId
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Priority
@@ -153,76 +153,84 @@ def plan_upcoming(
     ]
     if not ours:
         return []
-    holders = _list_holders(running)
+    ends = _Ends.of(fleet, running)
     upcoming: list[Upcoming] = []
     for reservation in sorted(ours, key=lambda each: (each.start_at, each.reservation_id.int)):
-        masks = np.zeros(len(fleet), dtype=np.uint16)
-        for node, gpu in _choose(fleet, reservation, holders, upcoming):
-            masks[node] |= 1 << gpu
+        masks = _choose(fleet, reservation, ends, upcoming)
         upcoming.append(Upcoming(reservation, masks))
     return upcoming
 
 
-_Holders = dict[tuple[int, int], list[tuple[RunningWorkload, int]]]
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """When GPUs come free, shape (gpu, node), in ms; -1 where nothing of that kind holds one.
+
+    Attributes:
+        soft: When the last work that may be stopped is expected to end.
+        bound: When the last other work is over by force, `NEVER` where nothing bounds it.
+        expected: When that work is expected to end.
+    """
+
+    soft: Ints
+    bound: Ints
+    expected: Ints
+
+    @classmethod
+    def of(
+        cls, fleet: Fleet, running: Iterable[tuple[RunningWorkload, Sequence[Take], int]]
+    ) -> "_Ends":
+        """Return the ends of what runs."""
+        soft, bound, expected = (np.full(fleet.reserved.shape, -1, dtype=np.int64) for _ in "sbe")
+        for one, takes, ends_at in running:
+            workload = one.workload
+            is_soft = may_be_stopped(workload)
+            over_at = 0 if is_soft else latest_hold(workload, one.started_at, 0)
+            for take in takes:
+                mask = take.gpu_mask if take.mig is None else 1 << take.mig[0]
+                for gpu in bits_of(mask):
+                    place = gpu, take.node
+                    if is_soft:
+                        soft[place] = max(soft[place], ends_at)
+                    else:
+                        bound[place] = max(bound[place], over_at)
+                        expected[place] = max(expected[place], ends_at)
+        return cls(soft, bound, expected)
+
+    def rank(self, start_at: int) -> Ints:
+        """Return how good each GPU is for a reservation, lower is better, shape (gpu, node)."""
+        is_idle = (self.soft < 0) & (self.bound < 0)
+        rank = np.where(is_idle, _IDLE, _OVER_BY_THEN)
+        rank = np.where(self.soft > start_at, _STOPPED_THEN, rank)
+        unsure = np.where(self.expected <= start_at, _EXPECTED_OVER, _TAKEN)
+        return np.asarray(np.where(self.bound > start_at, unsure, rank))
 
 
-def _list_holders(
-    running: Iterable[tuple[RunningWorkload, Sequence[Take], int]],
-) -> _Holders:
-    """Return who holds a part of each GPU, with the expected end, by (node, GPU)."""
-    holders: _Holders = {}
-    for one, takes, ends_at in running:
-        for take in takes:
-            mask = take.gpu_mask if take.mig is None else 1 << take.mig[0]
-            for gpu in bits_of(mask):
-                holders.setdefault((take.node, gpu), []).append((one, ends_at))
-    return holders
+_OVER_BY_THEN, _IDLE, _STOPPED_THEN, _EXPECTED_OVER, _TAKEN = range(5)
 
 
 def _choose(
-    fleet: Fleet, reservation: Reservation, holders: _Holders, before: Sequence[Upcoming]
-) -> list[tuple[int, int]]:
+    fleet: Fleet, reservation: Reservation, ends: _Ends, before: Sequence[Upcoming]
+) -> Masks:
+    """Return the GPUs to be kept clear as masks by node, shape (node,)."""
+    masks = np.zeros(len(fleet), dtype=np.uint16)
     if reservation.model not in fleet.models:
-        return []
-    wanted = fleet.gpu_model == fleet.models.index(reservation.model)
-    candidates = fleet.gpu_bits(wanted) & fleet.healthy_mask
-    # What an active reservation holds is not planned with: its end may be put off by nobody, but
-    # its GPUs are chosen again when it is over.
-    candidates = candidates & ~fleet.gpu_bits(np.asarray(fleet.reserved >= 0))
+        return masks
+    # What an active reservation holds is not planned with: it is chosen again when that is over.
+    fits = (fleet.gpu_model == fleet.models.index(reservation.model)) & (fleet.reserved < 0)
+    candidates = fleet.gpu_bits(np.asarray(fits)) & fleet.healthy_mask
     for each in before:
         if each.reservation.end_at > reservation.start_at:
             candidates = candidates & ~each.masks
-    found: list[tuple[int, int, int, int]] = []
-    for node in np.flatnonzero(candidates).tolist():
-        ranked = [
-            (rank, gpu)
-            for gpu in bits_of(int(candidates[node]))
-            if (rank := _rank(holders.get((node, gpu), ()), reservation.start_at)) is not None
-        ]
-        found += [(rank, -len(ranked), node, gpu) for rank, gpu in ranked]
-    return [(node, gpu) for _, _, node, gpu in sorted(found)[: reservation.gpu_count]]
-
-
-def _rank(holding: Sequence[tuple[RunningWorkload, int]], start_at: int) -> int | None:
-    """Return how good a GPU is for a reservation, lower is better; None if it will not be clear."""
-    if not holding:
-        return _IDLE
-    worst = _OVER_BY_THEN
-    for running, ends_at in holding:
-        workload = running.workload
-        if may_be_stopped(workload):
-            rank = _OVER_BY_THEN if ends_at <= start_at else _STOPPED_THEN
-        elif latest_hold(workload, running.started_at, 0) <= start_at:
-            rank = _OVER_BY_THEN
-        elif ends_at <= start_at:
-            rank = _EXPECTED_OVER
-        else:
-            return None
-        worst = max(worst, rank)
-    return worst
-
-
-_OVER_BY_THEN, _IDLE, _STOPPED_THEN, _EXPECTED_OVER = range(4)
+    bits = np.arange(fleet.gpu_count_max, dtype=np.uint16)[:, None]
+    rank = ends.rank(reservation.start_at)
+    open_to_it = ((candidates[None, :] >> bits) & np.uint16(1) == 1) & (rank < _TAKEN)
+    gpus, nodes = np.nonzero(open_to_it)
+    together = open_to_it.sum(axis=0)
+    # Whole nodes first: what talks stays together, and so does what is left.
+    order = np.lexsort((gpus, nodes, -together[nodes], rank[gpus, nodes]))
+    for place in order[: reservation.gpu_count]:
+        masks[nodes[place]] |= np.uint16(1 << int(gpus[place]))
+    return masks
 
 
 def is_no_show(start_at: int, now: int, grace_s: int, *, was_used: bool) -> bool:

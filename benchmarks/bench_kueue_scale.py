@@ -16,11 +16,12 @@ from benchmarks.figures import Limit, print_figure, print_machine, quantile
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.memory import Memory
-from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.policy import Policy, PreemptionLimits, Snapshot
 from gpuplane.core.simulation import kueue_scale
 from gpuplane.core.simulation.live import LiveCluster
 
 BEGAN_AT = 1_760_000_000_000
+RACKS = 10
 KUEUE = ("Kueue's makespan, its scale test at commit ff69552,", 351.0)
 KUEUE_WITH_TOPOLOGY = ("Kueue's makespan with topology on 640 nodes", 401.0)
 
@@ -41,24 +42,16 @@ class Watch:
         return decision
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="part of each kind's count")
-    parser.add_argument(
-        "--racks", type=int, default=0, help="racks of 64 nodes instead of one large node"
-    )
-    arguments = parser.parse_args()
-    print_machine()
+def measure(arguments: argparse.Namespace, racks: int, min_run_s: int) -> None:
+    """Play the scenario and print its makespan and what deciding took."""
     makespans, decisions = [], []
     for _ in range(arguments.runs):
         watch = Watch()
-        racks = arguments.racks
         fleet = kueue_scale.make_racks(racks) if racks else kueue_scale.make_one_large_node()
         cluster = LiveCluster(
             fleet,
             kueue_scale.make_quotas(),
-            kueue_scale.make_policy(),
+            kueue_scale.make_policy(min_run_s),
             seed=1,
             deciding=watch.decide,
         )
@@ -66,18 +59,29 @@ def main() -> None:
         played = cluster.play(arrivals, BEGAN_AT)
         makespans.append(played.makespan_ms / 1000)
         decisions.append(sum(watch.cycles_s))
-    ended, cycles = len(played.ended), len(watch.cycles_s)
+    spared = f"who ran less than {min_run_s} s is spared" if min_run_s else "as Kueue, all may stop"
     print(
-        f"{ended} of {len(arrivals)} workloads ended on {len(fleet)} nodes; {played.cycles} cycles,"
-        f" {played.stopped} preemptions, at most {played.most_pending} pending"
-    )
-    print(
-        f"a cycle: median {1000 * quantile(watch.cycles_s, 0.5):.2f} ms, "
-        f"p99 {1000 * quantile(watch.cycles_s, 0.99):.2f} ms of processor time, {cycles} in all"
+        f"{spared}, {len(fleet)} nodes: {len(played.ended)} of {len(arrivals)} workloads ended, "
+        f"{played.cycles} cycles, {played.stopped} preemptions, at most {played.most_pending} "
+        f"pending; a cycle: median {1000 * quantile(watch.cycles_s, 0.5):.2f} ms, "
+        f"p99 {1000 * quantile(watch.cycles_s, 0.99):.2f} ms of processor time"
     )
     reference = KUEUE_WITH_TOPOLOGY if racks else KUEUE
     print_figure("makespan", makespans, "s of virtual time", Limit("at most", 75), reference)
     print_figure("decisions", decisions, "s of processor time", Limit("at most", 18))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="part of each kind's count")
+    parser.add_argument("--topology", action="store_true", help="also on 640 nodes in racks")
+    arguments = parser.parse_args()
+    print_machine()
+    for min_run_s in (PreemptionLimits().min_run_s, 0):
+        measure(arguments, 0, min_run_s)
+    if arguments.topology:
+        measure(arguments, RACKS, 0)
 
 
 if __name__ == "__main__":

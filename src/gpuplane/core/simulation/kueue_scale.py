@@ -96,16 +96,19 @@ def make_racks(racks: int = 10, nodes_a_rack: int = NODES_A_RACK) -> Fleet:
     )
 
 
-def make_policy() -> Policy:
+def make_policy(min_run_s: int = 0) -> Policy:
     """Return the policy under which queues behave as Kueue's: nobody is spared, nothing held.
 
     Kueue keeps no place for a blocked head of a BestEffortFIFO queue and bounds no preemption.
+
+    Args:
+        min_run_s: Spare who has run for less: at more than 0 no longer Kueue's behaviour.
     """
     unlimited = 1 << 30
     return Policy(
         backfill=Backfill.GREEDY,
         preemption=PreemptionLimits(
-            min_run_s=0,
+            min_run_s=min_run_s,
             per_cluster_hour=unlimited,
             grace_s=0,
             max_searches=unlimited,

@@ -1,0 +1,87 @@
+"""Work that passes a blocked head never delays it: it starts when the forecast said, or before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from gpuplane.core.quota.specs import QueueingStrategy, unlimited_cluster_queue
+from gpuplane.core.scheduling.bench import expected_s
+from gpuplane.core.scheduling.cycle import decide, take_turns
+from gpuplane.core.scheduling.judge import Judge
+from gpuplane.core.scheduling.ordering import compute_entry, group_entries
+from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.policy import Policy, PreemptionLimits
+from gpuplane.core.scheduling.trial import Trial
+from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.workloads import Priority
+from tests.builders import NOW, World, running_of
+from tests.property.test_scheduling import a_queue, nodes, workloads
+
+CALM = Policy(preemption=PreemptionLimits(enabled=False), default_duration_s=1_800)
+"""Nobody is stopped: then a head can only start by what ends by itself."""
+
+
+@st.composite
+def busy_worlds(draw: st.DrawFn) -> World:
+    """Draw a fleet with running work of known length, and more pending than fits."""
+    if draw(st.booleans()):
+        queues = [unlimited_cluster_queue("default")]
+    else:
+        sizes = st.sampled_from([4, 8, 12])
+        best_effort = QueueingStrategy.BEST_EFFORT_FIFO
+        queues = [a_queue(name, draw(sizes), best_effort) for name in ("a", "b")]
+    names = [queue.name for queue in queues]
+    world = World(draw(nodes()), queues)
+    lengths = st.sampled_from([60, 600, 7_200])
+    for wave in range(3):
+        world.pending = [
+            replace(
+                draw(workloads(100 * wave + i, names, list(Priority)[1:])),
+                estimated_duration_s=draw(lengths),
+            )
+            for i in range(draw(st.integers(2, 5)))
+        ]
+        at = NOW - draw(st.sampled_from([0, 30, 300])) * 1000
+        world.apply(decide(world.snapshot(), CALM, at, 0), at)
+    world.pending += [
+        draw(workloads(1000 + i, names, list(Priority))) for i in range(draw(st.integers(2, 8)))
+    ]
+    return world
+
+
+def find_heads(world: World) -> tuple[list[tuple[Workload, int]], list[RunningWorkload]]:
+    """Return the heads with their forecast starts, and what was started around them."""
+    decision = decide(world.snapshot(), CALM, NOW, 1)
+    with Trial(world.snapshot(), CALM, NOW, 1) as trial:
+        entries = [compute_entry(each, CALM.boosts, NOW) for each in world.pending]
+        take_turns(trial, Judge(trial), group_entries(entries))
+        starts = {queue: head.starts_at for queue, head in trial.heads.items()}
+    by_id = {each.job_id: each for each in world.pending}
+    heads = [
+        (by_id[verdict.job_id], starts[by_id[verdict.job_id].queue])
+        for verdict in decision.waiting
+        if "A place is kept for it" in verdict.reason.sentence
+    ]
+    started = [running_of(by_id[placed.job_id], placed) for placed in decision.placed]
+    return heads, started
+
+
+@settings(max_examples=250)
+@given(busy_worlds())
+def test_what_passes_a_head_does_not_delay_its_forecast_start(world: World) -> None:
+    heads, started = find_heads(world)
+    assume(heads)
+    for head, starts_at in heads:
+        event(f"a gang {head.replicas.count > 1}, passed by {bool(started)}")
+        still = [
+            each
+            for each in [*world.running, *started]
+            if each.started_at + expected_s(each.workload, CALM) * 1000 > starts_at
+        ]
+        later = World(world.nodes, world.queues, [head], still, world.quota)
+        placed = decide(later.snapshot(), CALM, starts_at, 1).placed
+        assert [each.job_id for each in placed] == [head.job_id]
+        assert len(placed[0].replicas) >= needed_replicas(head.replicas)

@@ -484,7 +484,8 @@ class Fleet:
 
     def write_columns(self) -> None:
         """Bring the columns of what is free up to the states of the nodes."""
-        nodes, self.unwritten = set(self.unwritten), []
+        nodes = dict.fromkeys(self.unwritten)
+        self.unwritten = []
         columns = self.__dict__
         states, state_of = self.states, self.state_of
         for node in nodes:

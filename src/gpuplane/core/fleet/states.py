@@ -84,6 +84,10 @@ class States:
         self._after: dict[tuple[int, Change], int] = {}
         self._before: dict[tuple[int, Change], int] = {}
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what can be found again."""
+        return {**self.__dict__, "_after": {}, "_before": {}}
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -325,7 +325,7 @@ class RelocationSearch:
         mask = self._allowed(workload)
         if shut:
             mask = ~_mask_of(shut, len(self._fleet)) if mask is None else mask.copy()
-            mask[list(shut)] = False
+            mask[sorted(shut)] = False
         found = None
         if self._spare is not None:
             found = row.find_best(self._spare if mask is None else self._spare & mask)
@@ -357,7 +357,7 @@ class RelocationSearch:
 
 def _mask_of(nodes: frozenset[int] | set[int], count: int) -> Bools:
     mask = np.zeros(count, dtype=np.bool_)
-    mask[list(nodes)] = True
+    mask[sorted(nodes)] = True
     return mask
 
 

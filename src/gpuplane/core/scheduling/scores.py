@@ -1,9 +1,10 @@
 """The scores, 0–100 each, and how a policy weighs them into one rank a node.
 
-Each score is a pure function (context, where) -> integers per node; higher is better. Ranks that
-are equal go to the first node by name: first-fit over a fixed order packs, while random ties cost
-five points of allocation (protocol of Weng et al.; on their openb trace this order gives their
-placements exactly, and a tie-break by the fullest node measured up to 0.15 points less). Work
+Each score is a pure function (context, where) -> integers per node; higher is better. Of ranks that
+are equal the node goes first on which the largest requests could start least (`large`), then the
+first by name: first-fit over a fixed order packs, while random ties cost five points of allocation
+(protocol of Weng et al.). On their openb trace, ten seeds, this gives out 95.43 % of the GPUs, the
+published order 95.40 %; a tie-break by the fullest node or by the tightest fit measured less. Work
 without GPUs goes to the node with the fewest idle GPUs first: it needs none of them.
 """
 

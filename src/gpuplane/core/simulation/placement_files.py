@@ -148,7 +148,7 @@ def _rows(
         if column not in names:
             found = ",".join(names)[:_SHOWN] or "nothing"
             raise ListError(1, column, found, f"a header with {', '.join(columns)}")
-    for column in {*columns, MODEL_COLUMN}:
+    for column in (*columns, MODEL_COLUMN):
         if names.count(column) > 1:
             raise ListError(1, column, "it twice", "each column once")
     count = 0

@@ -23,8 +23,11 @@ from gpuplane.backends.simulated.fleet import (
     find_next_change,
 )
 from gpuplane.backends.simulated.timeline import LABEL
+from gpuplane.core.fleet.facts import CLIQUE_LABEL
 from gpuplane.core.reasons import Word
 
+NVL72_TRAY = "nvl72-node-4"
+"""The trays of one NVL72 rack share an NVLink domain: that is what the machine is."""
 SIMULATED_LABEL = "gpuplane.io/simulated"
 """Every simulated node wears it, so that a selector can ask for or avoid them."""
 
@@ -160,6 +163,8 @@ class Inventory:
             labels.setdefault("nvidia.com/gpu.count", str(len(node.gpus)))
             labels.setdefault("nvidia.com/gpu.product", node.gpus[0].model)
             labels.setdefault("nvidia.com/gpu.memory", str(node.gpus[0].memory_mib))
+        if node.topology == NVL72_TRAY and node.rack:
+            labels.setdefault(CLIQUE_LABEL, f"{node.rack}.1")
         return NodeObservation(
             name=node.name,
             ready=ready,

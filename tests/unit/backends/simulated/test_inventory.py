@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 
 import pytest
 
-from gpuplane.backends.simulated import Fleet, load_demo_fleet
+from gpuplane.backends.simulated import Fleet, load_demo_fleet, parse_fleet
 from gpuplane.backends.simulated.fleet import Delay, DelayShape, compute_chance
+from gpuplane.core.fleet.facts import CLIQUE_LABEL
 from tests.clocks import FakeClock
 from tests.unit.backends.simulated.conftest import Open
 
@@ -33,6 +35,31 @@ async def test_mig_instances_are_seen_where_the_layout_put_them(open_backend: Op
     assert gpus[0].mig_instances == tuple(("1g.10gb", start) for start in range(7))
     assert gpus[4].mig_instances == (("3g.40gb", 0), ("3g.40gb", 4))
     assert gpus[7].mig_instances == ()
+
+
+NVL72 = """
+apiVersion: gpuplane.io/v1
+kind: Fleet
+metadata: {name: racks}
+spec:
+  racks: [{name: r1, block: b1}, {name: r2, block: b1}]
+  nodeGroups:
+    - name: tray
+      count: 36
+      gpus: {model: GB200, count: 4}
+      topology: nvl72-node-4
+      cpu: 144
+      memory: 960Gi
+      ephemeralStorage: 1Ti
+      racks: [r1, r2]
+"""
+
+
+async def test_the_trays_of_an_nvl72_rack_are_one_clique(open_backend: Open) -> None:
+    seen = (await open_backend(parse_fleet(NVL72, "racks.yaml")).observe()).nodes
+    cliques = Counter(node.labels[CLIQUE_LABEL] for node in seen)
+    assert cliques == {"r1.1": 18, "r2.1": 18}
+    assert sum(len(node.gpus) for node in seen if node.rack == "r1") == 72
 
 
 async def test_the_generation_stands_still_while_nothing_changes(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import random
+
+import pytest
 
 from gpuplane.core.fleet.hierarchy import (
     Branch,
@@ -13,7 +16,7 @@ from gpuplane.core.fleet.hierarchy import (
 )
 from gpuplane.core.topology.matrix import matrix_from_rows
 from gpuplane.core.topology.named import named_topology
-from tests.unit.core.topology.matrices import nested_switches
+from tests.unit.core.topology.matrices import data_folder, nested_switches
 
 L = HierarchyLevel
 
@@ -109,3 +112,16 @@ def test_the_order_of_nodes_does_not_matter() -> None:
     turned = nodes.copy()
     random.Random(1).shuffle(turned)
     assert compute_hierarchy("c", turned) == compute_hierarchy("c", nodes)
+
+
+def test_a_real_cluster_of_847_hosts_is_one_tree() -> None:
+    folder = data_folder()
+    if folder is None:
+        pytest.skip("no real topology listings here (set GPUPLANE_DATA)")
+    with (folder / "topology" / "lingjun2023_clos_hosts.csv").open(newline="") as rows:
+        hosts = list(csv.DictReader(line for line in rows if not line.startswith("#")))
+    # An access switch is wired to several of the layer above: it is inside none of them.
+    nodes = [NodePlace(host["ip"], gpus(8), host["DSW"], host["ASW"]) for host in hosts]
+    tree = compute_hierarchy("lingjun", nodes)
+    counts = [tree.count(level) for level in (L.BLOCK, L.RACK, L.NODE, L.GPU)]
+    assert counts == [1, 48, 847, 8 * 847]

@@ -21,6 +21,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, NeedsRepartition, Placed, Waiting
 from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.recording import Recording, decode_recording, encode_recording
 from gpuplane.core.workloads import Spreading
 from tests.builders import H100, NOW, WorkloadBuilder, World, a_node, a_workload
 
@@ -235,3 +236,25 @@ def test_what_is_free_already_is_kept_for_the_gang_that_lacks_the_rest() -> None
     again, other = decide_on(world, recutting=underway, uncut=frozenset()).verdicts
     assert isinstance(again, Waiting)
     assert isinstance(other, Waiting)
+
+
+def test_a_decision_with_cuts_replays_byte_for_byte_from_its_recording() -> None:
+    table = device_table(H100, (MigProfile("7g.80gb", 7, 8, 80, 1, (0,)),
+                                MigProfile("1g.10gb", 1, 1, 10, 7, tuple(range(7)))))  # fmt: skip
+    world = a_world(
+        {0: [("1g.10gb", 0)], 1: [("1g.10gb", 0)]},
+        *(a_workload(name).mig("7g.80gb") for name in ("a", "b")),
+    )
+    (node,) = world.nodes
+    gpus = tuple(replace(gpu, mig_table=table) for gpu in node.gpus)
+    world.nodes = [replace(node, gpus=gpus)]
+    first, second = decide_on(world).repartitioning
+    snapshot = world.snapshot(
+        recutting={first.job_id: first.changes}, uncut=frozenset({first.changes[0].gpu_id})
+    )
+    recorded = decode_recording(encode_recording(Recording(snapshot, Policy(), NOW, 1)))
+    assert recorded.snapshot.recutting == snapshot.recutting
+    assert recorded.snapshot.uncut == snapshot.uncut
+    again = decide(recorded.snapshot, recorded.policy, recorded.now, recorded.seed)
+    assert again.to_json() == decide(snapshot, Policy(), NOW, 1).to_json()
+    assert [verdict.job_id for verdict in again.repartitioning] == [second.job_id]

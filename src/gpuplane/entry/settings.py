@@ -276,6 +276,11 @@ def _checked(settings: Settings) -> Settings:
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingsError(f"GPUPLANE_LOG_LEVEL {settings.log_level!r}: debug, info, warning, "
                             "error.")  # fmt: skip
+    points = settings.scheduling.hint_points
+    if not 0 <= points <= 100:
+        raise SettingsError(
+            f"GPUPLANE_SCHEDULING_HINT_POINTS must lie in 0..100, not {points}: a score has 100."
+        )
     return settings
 
 

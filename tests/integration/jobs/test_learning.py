@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from gpuplane.core.prediction.experience import NOTHING, Measure
+from gpuplane.core.prediction.sketches import middle_of
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.repository import experience
+from gpuplane.loops.retention import REMEMBERED_MS, Retention, RetentionLoop
 from tests.integration.jobs.worlds import World, runs_for
 
 ONE_GPU = {"gpu_type": "T4", "gpu_count": 1}
@@ -198,3 +200,43 @@ async def test_the_event_of_an_end_tells_what_was_expected(world: World) -> None
     assert end["data"]["expected_basis"] == "history"
     assert abs(end["data"]["expected_s"] - 600) <= 600 / 32 + 2
     assert end["data"]["ran_ms"] >= 700_000
+
+
+async def test_what_nothing_was_added_to_for_twelve_weeks_is_forgotten(any_world: World) -> None:
+    world = any_world
+    server = world.server
+    retention = RetentionLoop(
+        server.database, server.clock, world.registry, Retention(), world.workspaces
+    )
+    await run_whole(world, "train", 60)
+    server.clock.advance(REMEMBERED_MS / 1000 - 120)
+    await retention.run_once()
+    assert len(await stored(world)) == 4
+    server.clock.advance(240)
+    await retention.run_once()
+    assert await stored(world) == {}
+
+
+async def test_a_job_that_goes_on_from_a_checkpoint_took_the_time_of_all_its_runs(
+    world: World,
+) -> None:
+    spec = runs_for(600, checkpoint_every_s=60)
+    job = await world.submit(name="train", spec=spec, checkpoint={}, **ONE_GPU)
+    await world.turn(2)
+    await world.after(305)
+    await world.ask("POST", f"/jobs/{job['id']}/suspend", json={})
+    await world.after(60)
+    await world.ask("POST", f"/jobs/{job['id']}/resume")
+    await world.turn(2)
+    await world.after(400)
+    done = await world.job(job["id"])
+    assert (done["status"], done["attempt_count"]) == ("completed", 2)
+    await world.loops["learner"].run_once()
+    told = {
+        sketch.buckets
+        for record in (await stored(world)).values()
+        if (sketch := record.sketch(Measure.DURATION_S)).count
+    }
+    ((bucket, count),) = next(iter(told))
+    assert (len(told), count) == (1, 1)
+    assert 570 <= middle_of(bucket) <= 800, "the last run alone took 300 s"

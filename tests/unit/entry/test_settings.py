@@ -50,6 +50,12 @@ def test_a_port_out_of_range_is_refused(port: str) -> None:
         load_settings({"GPUPLANE_PORT": port})
 
 
+@pytest.mark.parametrize("points", ["-1", "101"])
+def test_a_hint_of_more_points_than_a_score_has_is_refused(points: str) -> None:
+    with pytest.raises(SettingsError, match="HINT_POINTS must lie in 0..100"):
+        load_settings({"GPUPLANE_SCHEDULING_HINT_POINTS": points})
+
+
 def test_a_database_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(SettingsError, match="GPUPLANE_DATABASE_URL starts with 'mysql'"):
         load_settings({"GPUPLANE_DATABASE_URL": "mysql://h/d"})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from gpuplane.core.fleet.facts import Allocation, NodeFacts
+from gpuplane.core.fleet.facts import Allocation, MigPlacement, NodeFacts
 from gpuplane.core.quota.specs import (
     GPU,
     ClusterQueueSpec,
@@ -203,3 +203,22 @@ def test_gangs_that_run_stay() -> None:
     both = replace(gang, allocations=(*gang.allocations, replace(second, rank=1)))
     world = World([a, b], pending=[a_workload("large").gpus(4).build()], running=[both])
     assert plan(world).moves == ()
+
+
+def test_a_mig_instance_is_given_up_for_whoever_may_only_use_that_node() -> None:
+    cut = {0: [("1g.10gb", 0)]}
+    a, b = a_node("a", 1, mig=cut, labels={"zone": "a"}), a_node("b", 1, mig=cut)
+    asked = a_workload("x").mig("1g.10gb")
+    holder = running("x", a, [0], asked=asked)
+    held = replace(
+        holder.allocations[0], mig=MigPlacement(a.gpus[0].gpu_id, "1g.10gb", 0), gpu_milli=1000
+    )
+    wish = a_workload("wish").mig("1g.10gb").placement(node_selector={"zone": "a"}).build()
+    made = plan(World([a, b], pending=[wish], running=[replace(holder, allocations=(held,))]))
+    assert names(made) == [holder.workload.job_id]
+    target = made.moves[0].target
+    assert (target.node_id, target.mig) == (
+        b.node_id,
+        MigPlacement(b.gpus[0].gpu_id, "1g.10gb", 0),
+    )
+    assert made.gains[0].allocations[0].node_id == a.node_id

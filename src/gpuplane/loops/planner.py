@@ -7,6 +7,7 @@ because the scheduler's are advanced while a turn runs; questions are answered o
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from gpuplane.core.forecast.estimates import ForecastLimits
 from gpuplane.core.ids import ClusterId, JobId
@@ -28,8 +29,9 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Forecast, Job, Outlook, SmallestChange, Submission
 from gpuplane.kit.clock import Clock
-from gpuplane.loops.deciding.process import DecisionProcess
-from gpuplane.loops.deciding.questions import WhatOfJob, WhenEachStarts
+from gpuplane.kit.errors import Unavailable
+from gpuplane.loops.deciding.process import DecisionFailed, DecisionProcess
+from gpuplane.loops.deciding.questions import Question, WhatOfJob, WhenEachStarts
 from gpuplane.loops.scheduler.loading import (
     ClusterView,
     Prepared,
@@ -39,6 +41,8 @@ from gpuplane.loops.scheduler.loading import (
     prepare,
 )
 from gpuplane.loops.scheduler.state import SchedulerState
+
+A = TypeVar("A")
 
 LIMITS = ForecastLimits(max_events=200, max_pending=500)
 """A question waits for its answer, so a forecast for one looks less far than a timeline's."""
@@ -177,7 +181,7 @@ class WorldPlanner:
                 "Have an operator create one, or use another cluster.",
             )
             return replace(empty, reason=reason, is_over_quota=True)
-        found = await self._decisions.ask(
+        found = await self._ask(
             WhatOfJob(
                 prepared.snapshot,
                 job.id,
@@ -216,11 +220,23 @@ class WorldPlanner:
         prepared = await asyncio.to_thread(self._prepare, world, view, None)
         if not prepared.snapshot.pending:
             return ()
-        found = await self._decisions.ask(
+        found = await self._ask(
             WhenEachStarts(prepared.snapshot, self._policy_for(view), now, self._seed)
         )
         rows = [Forecast(job_id, each.start, each.end) for job_id, each in found.estimates.items()]
         return tuple(sorted(rows, key=lambda each: (each.start_at, str(each.job_id))))
+
+    async def _ask(self, question: Question[A]) -> A:
+        """Return the answer to a question; one that cannot be had now is a refusal, no fault."""
+        try:
+            return await self._decisions.ask(question)
+        except DecisionFailed as error:
+            raise Unavailable(
+                "The forecast could not be worked out.",
+                code="forecast_unavailable",
+                fix="Try again later; the log of the control plane says why.",
+                retry_after_s=30,
+            ) from error
 
     def _policy_for(self, view: ClusterView) -> Policy:
         own = clusters.policy_of(view.cluster.preemption_policy)

@@ -229,3 +229,15 @@ async def test_jobs_are_placed_and_foretold_by_children(
         )
         assert not estimate["fits_now"]
         assert world.questions.pid not in (None, world.turns.pid)
+
+
+async def test_a_forecast_that_cannot_be_had_is_refused_with_a_word_and_a_time(
+    sqlite_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> None:
+    bounds = replace(ALWAYS, memory_mib=1)
+    async with running_world(sqlite_migrated_url, tmp_path, sealing_keys, bounds=bounds) as world:
+        job = await world.submit(gpu_type="T4", gpu_count=1, spec=runs_for(600))
+        answer = await world.http.get(f"/api/v1/jobs/{job['id']}/why?change=true")
+        assert (answer.status_code, answer.json()["code"]) == (503, "forecast_unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+        assert (await world.ask("GET", f"/jobs/{job['id']}/why"))["status"] == "queued"

@@ -7,9 +7,10 @@ what is imported here is imported by the child too, which must stay small and wi
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from gpuplane.core.forecast.estimates import Forecast, ForecastLimits, Quantile, StartEstimate
+from gpuplane.core.forecast.estimates import Forecast, ForecastLimits, StartEstimate
 from gpuplane.core.forecast.forecasting import DEFAULT_LIMITS, earliest_start, forecast
 from gpuplane.core.ids import JobId
+from gpuplane.core.prediction.durations import Quantile
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict
 from gpuplane.core.scheduling.memory import Memory

@@ -131,6 +131,7 @@ def test_a_wrong_value_is_named_by_file_line_and_column(nodes: Path, tmp_path: P
         (gzip.compress(PODS.encode())[:40], "cannot be read"),
         (b"", "line 1, column name: found nothing"),
     ],
+    ids=["no file", "no text", "half a packed file", "nothing"],
 )
 def test_a_file_that_is_no_list_is_refused_with_a_sentence(
     nodes: Path, tmp_path: Path, content: bytes | None, sentence: str

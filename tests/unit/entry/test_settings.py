@@ -52,7 +52,7 @@ def test_a_port_out_of_range_is_refused(port: str) -> None:
 
 @pytest.mark.parametrize("points", ["-1", "101"])
 def test_a_hint_of_more_points_than_a_score_has_is_refused(points: str) -> None:
-    with pytest.raises(SettingsError, match="HINT_POINTS must lie in 0..100"):
+    with pytest.raises(SettingsError, match=r"HINT_POINTS must lie in 0\.\.100"):
         load_settings({"GPUPLANE_SCHEDULING_HINT_POINTS": points})
 
 

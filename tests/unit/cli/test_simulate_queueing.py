@@ -67,6 +67,18 @@ def test_a_packed_file_gives_the_same(file: Path, tmp_path: Path) -> None:
     assert plain == same
 
 
+def test_standard_input_is_a_file_too(file: Path) -> None:
+    words = ["simulate", "queueing", "--jobs", "-", "--nodes", "1", "-o", "json"]
+    result = CliRunner().invoke(build(), words, input=file.read_bytes())
+    assert json.loads(result.stdout)["jobs"] == 5
+
+
+def test_lines_may_end_as_on_windows(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "crlf.csv"
+    other.write_bytes(JOBS.replace("\n", "\r\n").encode())
+    assert figures("--jobs", other, "--nodes", 1)["jobs"] == 5
+
+
 def test_yaml_is_json_in_another_dress(file: Path) -> None:
     result = call("--jobs", file, "--nodes", 2, "-o", "yaml")
     assert list(yaml.safe_load(result.stdout)) == FIGURES

@@ -32,6 +32,7 @@ from gpuplane.core.simulation.queueing.traces import (
 )
 
 GZIP_MAGIC = b"\x1f\x8b"
+STANDARD_INPUT = Path("-")
 DECIMALS = 6
 """Of a second: a mean shows what the millisecond clock tells, and no noise behind it."""
 BOUNDS = {"since": "--from", "until": "--until"}
@@ -43,7 +44,8 @@ BOUNDS = {"since": "--from", "until": "--until"}
     "file",
     required=True,
     type=click.Path(path_type=Path),
-    help="CSV with job_id, arrival_s, duration_s (or service_sec), gpu_count (or num_gpus).",
+    help="CSV with job_id, arrival_s, duration_s (or service_sec), gpu_count (or num_gpus); "
+    "- reads standard input.",
 )
 @click.option("--nodes", required=True, type=click.IntRange(1), help="Nodes of the pool.")
 @click.option(
@@ -178,7 +180,8 @@ def _read(file: Path, kept: TraceFilter, tick_ms: int) -> Trace:
         CliError: If the file cannot be read, or a line of it cannot be meant.
     """
     try:
-        packed = file.read_bytes()
+        standard_input = file == STANDARD_INPUT
+        packed = click.get_binary_stream("stdin").read() if standard_input else file.read_bytes()
         content = gzip.decompress(packed) if packed.startswith(GZIP_MAGIC) else packed
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

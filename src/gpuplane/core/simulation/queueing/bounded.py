@@ -141,7 +141,8 @@ class BoundedLine:
             self._let_pass(run, self._waiting)
         elif self._arrived:
             # Nobody else fits: they were all looked at when GPUs last came back.
-            self._let_pass(run, {self._trace.gpus[self._jobs[rank]] for rank in self._arrived})
+            sizes = {self._trace.gpus[self._jobs[rank]] for rank in self._arrived}
+            self._let_pass(run, sorted(sizes))
         self._arrived.clear()
 
     def _look(self, run: Run) -> list[int]:

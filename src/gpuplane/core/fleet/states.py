@@ -100,10 +100,6 @@ class States:
             self._kinds.append(_Kind(usable_mask, healthy_mask, models))
         return kind
 
-    def models_of(self, kind: int) -> frozenset[int]:
-        """Return the GPU models of a kind of node."""
-        return self._kinds[kind].models
-
     def find(self, value: NodeState) -> int:
         """Return the number of a state, a new one for a state that was never seen."""
         found = self._index.get(value)

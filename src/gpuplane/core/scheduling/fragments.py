@@ -12,7 +12,6 @@ Source: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, section 3.
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +30,8 @@ MAX_MIXES = 4
 """Mixes whose fragments a fleet keeps: a few questions about one job look at mixes of their own."""
 MAX_SINGLY = 6
 """Nodes looked at one by one; more are cheaper together."""
+_MAX_CELLS_SINGLY = 24
+"""Unknown fragments worked out one by one; more are cheaper by whole rows."""
 _MAX_CELLS = 1 << 20
 """Most entries of a table by milli-CPU."""
 _MAX_ROWS = 2_048
@@ -110,6 +111,23 @@ class _Mesh:
         return bisect_right(self._steps, gradient)
 
 
+class _Profile(NamedTuple):
+    """A pattern against the mix.
+
+    Args:
+        place: Which models the node has.
+        idle: The sum of the free shares.
+        shares: The different free shares.
+        usable: By level, the sum of the free shares that reach it. `enough`: how many those are.
+    """
+
+    place: int
+    idle: int
+    shares: tuple[int, ...]
+    usable: tuple[int, ...]
+    enough: tuple[int, ...]
+
+
 class BoundMix:
     """The typical mix against one fleet, with the fragments that were worked out so far.
 
@@ -138,6 +156,7 @@ class BoundMix:
     def _lay_out_classes(self) -> None:
         """Index the classes, in order of CPU, by CPU and by the share they ask of a GPU."""
         levels = sorted({each.gpu_milli for each in self._classes})
+        self._level_list = levels
         self._levels = np.array(levels, dtype=np.int64)
         self._level_of = np.array([levels.index(each.gpu_milli) for each in self._classes], np.intp)
         self._gpu_count = np.array([each.gpu_count for each in self._classes], dtype=np.int64)
@@ -176,7 +195,8 @@ class BoundMix:
         self._shares: Counts = np.zeros((0, self._fleet.gpu_count_max), dtype=np.int64)
         self._places = np.zeros(0, dtype=np.intp)
         self._tables: dict[Request, Counts] = {}
-        self._hosted: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+        self._profiles: dict[int, _Profile] = {}
+        self._hosted: dict[tuple[int, int], list[list[int]]] = {}
         self._before: Counts | None = None
         self._rows: Counts = self._fleet.pattern * self._step_count
         self._parts: Counts = self._fleet.cpu_free.astype(np.intp) // self._divisor
@@ -251,7 +271,7 @@ class BoundMix:
         found = table.take(cells, mode="clip")
         if len(found) and int(found.min()) == self._unknown:
             unknown = np.flatnonzero(found == self._unknown)
-            if len(unknown) <= MAX_SINGLY:
+            if len(unknown) <= _MAX_CELLS_SINGLY:
                 for place in unknown.tolist():
                     found[place] = self._look_up_one(request, int(cells[place]))
                 return found
@@ -269,9 +289,7 @@ class BoundMix:
         found = int(table[cell])
         if found == self._unknown:
             pattern, step = divmod(cell, self._step_count)
-            models, shares = self._fleet.states.patterns[pattern]
-            place = self._place_of_models[models]
-            found = min(self._compute_one(request, shares, place, step), self._worst)
+            found = min(self._compute_one(request, pattern, step), self._worst)
             table[cell] = found
         return found
 
@@ -344,16 +362,17 @@ class BoundMix:
 
     # One node, in plain integers: arrays would cost more.
 
-    def _compute_one(self, request: Request, shares: Sequence[int], place: int, step: int) -> int:
+    def _compute_one(self, request: Request, pattern: int, step: int) -> int:
         if request.milli:
-            left = self._compute_one_shared(shares, place, step, request.milli)
-            return min(left.values(), default=_WORST)
+            return min(self._compute_shared(pattern, step, request.milli).values(), default=_WORST)
+        profile = self._profile_of(pattern)
         taken = request.whole * WHOLE_GPU_MILLI
-        shares = [free for free in shares if free]
-        fragment = (sum(shares) - taken) * self._total
-        for level, hosted in self._list_hosted(place, step):
-            fits = [free for free in shares if free >= level]
-            fragment -= (sum(fits) - taken) * hosted[max(0, len(fits) - request.whole)]
+        fragment = (profile.idle - taken) * self._total
+        hosted = self._list_hosted(profile.place, step)
+        for usable, count, row in zip(profile.usable, profile.enough, hosted, strict=True):
+            fragment -= (usable - taken) * row[
+                count - request.whole if count > request.whole else 0
+            ]
         return fragment
 
     def compute_shared(self, node: int, cpu_milli: int, milli: int) -> dict[int, int]:
@@ -367,32 +386,48 @@ class BoundMix:
         Returns:
             By the free share of the GPU that it is taken from, for those where it fits.
         """
-        states = self._fleet.states
-        value = states.values[self._fleet.state_of[node]]
-        place = self._place_of_models[states.models_of(value.kind)]
-        step = bisect_right(self._cpu_amounts, value.cpu - cpu_milli)
-        return self._compute_one_shared(value.gpus, place, step, milli)
+        states, state = self._fleet.states, self._fleet.state_of[node]
+        step = bisect_right(self._cpu_amounts, states.values[state].cpu - cpu_milli)
+        return self._compute_shared(states.pattern[state], step, milli)
 
-    def _compute_one_shared(
-        self, shares: Sequence[int], place: int, step: int, milli: int
-    ) -> dict[int, int]:
-        shares = [free for free in shares if free]
-        idle = (sum(shares) - milli) * self._total
-        left = {free: idle for free in shares if free >= milli}
-        for level, hosted in self._list_hosted(place, step):
-            fits = [free for free in shares if free >= level]
-            usable, count = sum(fits), len(fits)
-            for free in left:
-                if free - milli >= level:
-                    left[free] -= (usable - milli) * hosted[count]
+    def _compute_shared(self, pattern: int, step: int, milli: int) -> dict[int, int]:
+        profile = self._profile_of(pattern)
+        hosted = self._list_hosted(profile.place, step)
+        levels = self._level_list
+        found = {}
+        for free in profile.shares:
+            if free < milli:
+                continue
+            left = free - milli
+            fragment = (profile.idle - milli) * self._total
+            for level, usable, count, row in zip(
+                levels, profile.usable, profile.enough, hosted, strict=True
+            ):
+                if left >= level:
+                    fragment -= (usable - milli) * row[count]
                 elif free >= level:
-                    left[free] -= (usable - free) * hosted[count - 1]
+                    fragment -= (usable - free) * row[count - 1]
                 else:
-                    left[free] -= usable * hosted[count]
-        return left
+                    fragment -= usable * row[count]
+            found[free] = fragment
+        return found
 
-    def _list_hosted(self, place: int, step: int) -> list[tuple[int, list[int]]]:
-        """Return by level the weights of the classes a node hosts, by how many GPUs will do."""
+    def _profile_of(self, pattern: int) -> _Profile:
+        profile = self._profiles.get(pattern)
+        if profile is None:
+            models, shares = self._fleet.states.patterns[pattern]
+            fits = [[free for free in shares if free >= level] for level in self._level_list]
+            profile = self._profiles[pattern] = _Profile(
+                self._place_of_models[models],
+                sum(shares),
+                tuple(free for free in dict.fromkeys(shares) if free),
+                tuple(sum(some) for some in fits),
+                tuple(len(some) for some in fits),
+            )
+        return profile
+
+    def _list_hosted(self, place: int, step: int) -> list[list[int]]:
+        """Return the weights hosted by level and by how many GPUs have that share free."""
         found = self._hosted.get((place, step))
         if found is None:
             width = self._fleet.gpu_count_max + 1
@@ -401,8 +436,7 @@ class BoundMix:
                 if self._matches[place, number]:
                     level, least = self._level_of[number], self._gpu_count[number]
                     table[level, least:] += self._weights[number]
-            found = list(zip(self._levels.tolist(), table.tolist(), strict=True))
-            self._hosted[place, step] = found
+            found = self._hosted[place, step] = table.tolist()
         return found
 
 

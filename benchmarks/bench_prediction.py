@@ -49,6 +49,19 @@ def main() -> None:
             ("second half", slice(half, None)),
         ):
             _print_accuracy(name, found, part)
+        late, tenth = found.late, found.late_naive
+        print_figure(
+            f"median |ln(told / was)| of what is left of {len(late.errors)} late jobs",
+            [late.median_error()],
+            "",
+            reference=("a tenth longer", tenth.median_error()),
+        )
+        print_figure(
+            "late jobs that end within p90",
+            [100 * late.coverage()],
+            "%",
+            reference=("a tenth longer", 100 * tenth.coverage()),
+        )
     _print_costs()
 
 

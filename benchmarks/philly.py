@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuplane.core.prediction.classes import WorkloadClass
+from gpuplane.core.prediction.durations import Basis, Durations, Quantile, outlived_ms
 from gpuplane.core.prediction.experience import (
     NOTHING,
     Ending,
@@ -87,10 +88,17 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours and the naive global quantiles on the same jobs, in the order in which they came."""
+    """Ours and the naive global quantiles on the same jobs, in the order in which they came.
+
+    Attributes:
+        late: How much longer jobs run that have run 1.5 times as long as expected.
+        late_naive: The same if they are taken to last a tenth longer than they have.
+    """
 
     ours: Score
     naive: Score
+    late: Score
+    late_naive: Score
     jobs: int
 
 
@@ -171,7 +179,7 @@ def keys_of(job: TraceJob) -> tuple[Key, ...]:
 
 def compare(jobs: Sequence[TraceJob]) -> Comparison:
     """Play the jobs in order; predict each from those that ended before it came."""
-    learned, ours, naive = Learned(), Score(), Score()
+    learned, ours, naive, late, late_naive = Learned(), Score(), Score(), Score(), Score()
     ends = iter(sorted(jobs, key=lambda job: job.ended_at))
     waiting = next(ends, None)
     due = 0
@@ -192,4 +200,14 @@ def compare(jobs: Sequence[TraceJob]) -> Comparison:
             find_quantile(learned.everything, 900) or 1,
             job.duration_s,
         )
-    return Comparison(ours, naive, len(jobs))
+        elapsed_ms = max(1, found.median) * 1500
+        left_s = job.duration_s - elapsed_ms // 1000
+        if left_s > 0:
+            known = Durations(found.low, found.median, found.high, Basis.HISTORY)
+            middle, most = (
+                (outlived_ms(elapsed_ms, known, each) - elapsed_ms) // 1000
+                for each in (Quantile.MEDIAN, Quantile.HIGH)
+            )
+            late.note(middle, most, left_s)
+            late_naive.note(elapsed_ms // 10_000, elapsed_ms // 10_000, left_s)
+    return Comparison(ours, naive, late, late_naive, len(jobs))

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core.prediction.classes import Confidence, Past, WorkloadClass, classify
-from gpuplane.core.prediction.durations import Basis, Durations, choose_durations
+from gpuplane.core.prediction.durations import (
+    Basis,
+    Durations,
+    Quantile,
+    choose_durations,
+    outlived_ms,
+)
 from gpuplane.core.prediction.experience import (
     ENOUGH,
     KEPT_PERIODS,
@@ -194,3 +200,17 @@ def test_a_hint_is_coarse_and_rounds_memory_up(
     assert hint.memory_gib in MEMORY_STEPS_GIB or hint.memory_gib > MEMORY_STEPS_GIB[-1]
     assert (hint.workload_class is None) == (kind.confidence is Confidence.LOW)
     assert hint.length in Length
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**6), st.integers(1, 50), st.sampled_from(Basis))
+def test_late_work_goes_on_and_its_interval_is_not_inside_out(
+    elapsed_ms: int, median_s: int, factor: int, basis: Basis
+) -> None:
+    known = Durations(median_s, median_s, median_s * factor, basis)
+    low, median, high = (outlived_ms(elapsed_ms, known, each) for each in Quantile)
+    assert elapsed_ms < low
+    assert elapsed_ms < median
+    if elapsed_ms >= 10_000:
+        assert low <= median
+    if elapsed_ms >= known.high_s * 1000:
+        assert median <= high

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.ids import JobId
-from gpuplane.core.prediction.durations import Basis, Durations, Quantile, choose_durations
+from gpuplane.core.prediction.durations import (
+    Basis,
+    Durations,
+    Quantile,
+    choose_durations,
+    outlived_ms,
+)
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 
 
@@ -74,11 +80,7 @@ def durations_of(workload: Workload, default_s: int) -> Durations:
 def expected_end(
     running: RunningWorkload, durations: Durations, quantile: Quantile, now: int
 ) -> int:
-    """Return when a running workload ends, later than now.
-
-    What has outlived its duration is taken to last a tenth longer than it has lasted: the longer
-    something has run, the longer it goes on.
-    """
+    """Return when a running workload ends, later than now (`outlived_ms` when it is late)."""
     end = running.started_at + durations.at(quantile) * MS_PER_S
     if quantile is Quantile.MEDIAN and running.expected_end is not None:
         end = running.expected_end
@@ -87,7 +89,10 @@ def expected_end(
         end = min(end, running.started_at + limit * MS_PER_S)
     if end > now:
         return end
-    return now + max(MS_PER_S, (now - running.started_at) // 10)
+    lasts_ms = outlived_ms(now - running.started_at, durations, quantile)
+    if limit is not None:
+        lasts_ms = min(lasts_ms, limit * MS_PER_S)
+    return max(now + MS_PER_S, running.started_at + lasts_ms)
 
 
 def weakest(first: Basis, second: Basis) -> Basis:

@@ -168,3 +168,18 @@ def test_who_has_a_gpu_cut_keeps_nothing_from_the_forecast_of_others() -> None:
     assert [each.start for each in estimates] == [NOW, NOW, NOW]
     # Nobody knows how long a cut may take.
     assert [each.high for each in estimates] == [None, NOW, NOW]
+
+
+def test_late_work_with_a_history_lasts_towards_its_p90_and_then_as_long_again() -> None:
+    known = Durations(600, 3600, 4 * 3600, Basis.HISTORY)
+    late = replace(a_busy_world(1).running[0], started_at=NOW - HOUR, expected_end=None)
+    assert expected_end(late, known, Quantile.LOW, NOW) == NOW + HOUR // 10
+    assert expected_end(late, known, Quantile.MEDIAN, NOW) == NOW + HOUR
+    assert expected_end(late, known, Quantile.HIGH, NOW) == NOW + 3 * HOUR
+    later = replace(late, started_at=NOW - 5 * HOUR)
+    assert expected_end(later, known, Quantile.MEDIAN, NOW) == NOW + 5 * HOUR
+    assert expected_end(later, known, Quantile.HIGH, NOW) == NOW + 150 * HOUR
+    capped = replace(late.workload, max_duration_s=90 * 60)
+    assert expected_end(replace(late, workload=capped), known, Quantile.MEDIAN, NOW) == (
+        NOW + HOUR // 2
+    )

@@ -5,6 +5,7 @@ Owns reading the file and showing the figures; the simulation is the core's.
 
 import gzip
 import io
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -181,7 +182,7 @@ def _read(file: Path, kept: TraceFilter, tick_ms: int) -> Trace:
     """
     try:
         standard_input = file == STANDARD_INPUT
-        packed = click.get_binary_stream("stdin").read() if standard_input else file.read_bytes()
+        packed = sys.stdin.buffer.read() if standard_input else file.read_bytes()
         content = gzip.decompress(packed) if packed.startswith(GZIP_MAGIC) else packed
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

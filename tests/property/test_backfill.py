@@ -7,7 +7,14 @@ from dataclasses import replace
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.quota.specs import QueueingStrategy, unlimited_cluster_queue
+from gpuplane.core.quota.specs import (
+    GPU,
+    ClusterQueueSpec,
+    FlavorResource,
+    QueueingStrategy,
+    ResourceGroup,
+    unlimited_cluster_queue,
+)
 from gpuplane.core.scheduling.bench import expected_s
 from gpuplane.core.scheduling.cycle import decide, take_turns
 from gpuplane.core.scheduling.judge import Judge
@@ -17,11 +24,18 @@ from gpuplane.core.scheduling.policy import Policy, PreemptionLimits
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Priority
-from tests.builders import NOW, World, running_of
+from tests.builders import H100, NOW, World, a_node, a_workload, running_of
 from tests.property.test_scheduling import a_queue, nodes, workloads
 
 CALM = Policy(preemption=PreemptionLimits(enabled=False), default_duration_s=1_800)
 """Nobody is stopped: then a head can only start by what ends by itself."""
+
+
+def one_flavor(queue: ClusterQueueSpec) -> ClusterQueueSpec:
+    """Return the queue with one flavor, so that quota is short as often as nodes are."""
+    pair = FlavorResource(H100, GPU)
+    group = ResourceGroup((GPU,), (H100,))
+    return replace(queue, resource_groups=(group,), quotas={pair: queue.quotas[pair]})
 
 
 @st.composite
@@ -32,7 +46,7 @@ def busy_worlds(draw: st.DrawFn) -> World:
     else:
         sizes = st.sampled_from([4, 8, 12])
         best_effort = QueueingStrategy.BEST_EFFORT_FIFO
-        queues = [a_queue(name, draw(sizes), best_effort) for name in ("a", "b")]
+        queues = [one_flavor(a_queue(name, draw(sizes), best_effort)) for name in ("a", "b")]
     names = [queue.name for queue in queues]
     world = World(draw(nodes()), queues)
     lengths = st.sampled_from([60, 600, 7_200])
@@ -69,7 +83,7 @@ def find_heads(world: World) -> tuple[list[tuple[Workload, int]], list[RunningWo
     return heads, started
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(busy_worlds())
 def test_what_passes_a_head_does_not_delay_its_forecast_start(world: World) -> None:
     heads, started = find_heads(world)
@@ -85,3 +99,23 @@ def test_what_passes_a_head_does_not_delay_its_forecast_start(world: World) -> N
         placed = decide(later.snapshot(), CALM, starts_at, 1).placed
         assert [each.job_id for each in placed] == [head.job_id]
         assert len(placed[0].replicas) >= needed_replicas(head.replicas)
+
+
+def test_work_of_another_queue_does_not_take_the_quota_that_a_head_counts_on() -> None:
+    queues = [
+        one_flavor(a_queue("a", 4, QueueingStrategy.BEST_EFFORT_FIFO)),
+        one_flavor(a_queue("b", 8, QueueingStrategy.BEST_EFFORT_FIFO)),
+    ]
+    world = World([a_node(f"n{index}") for index in range(4)], queues)
+    for name, lasts_s in (("soon", 60), ("later", 600)):
+        world.pending.append(
+            a_workload(name, "b").gpus(4).having(estimated_duration_s=lasts_s).build()
+        )
+    world.apply(decide(world.snapshot(), CALM, NOW, 1))
+    head = a_workload("head", "a").gpus(4).gang(3).priority(Priority.HIGH)
+    long = a_workload("long", "b").gpus(4).having(estimated_duration_s=7_200)
+    short = a_workload("short", "b").gpus(4).having(estimated_duration_s=300)
+    world.pending = [each.build() for each in (head, long, short)]
+    decision = decide(world.snapshot(), CALM, NOW, 1)
+    assert [placed.job_id for placed in decision.placed] == [short.build().job_id]
+    assert "A place is kept for it" in decision.waiting[0].reason.sentence

@@ -145,7 +145,7 @@ def change(draw: st.DrawFn, world: Installation, number: int) -> int:
     return number
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data(), policies)
 def test_a_memory_never_changes_a_decision(data: st.DataObject, policy: Policy) -> None:
     draw = data.draw

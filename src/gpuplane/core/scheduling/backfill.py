@@ -41,11 +41,16 @@ class Head:
 
     Attributes:
         starts_at: Its forecast start.
+        usage: What it will count against its queue then; empty where no quota is in its way.
+        local_queue: The LocalQueue that counts it too.
         slack: Quota of its queue that is left at that instant once it has started: longer work
-            of the same queue may use this much and no more.
+            of the same queue may use this much and no more, and work of other queues this much
+            at least.
     """
 
     starts_at: int
+    usage: Usage
+    local_queue: str | None
     slack: dict[FlavorResource, int]
 
     def lets_pass(self, usage: Usage, ends_at: int) -> bool:

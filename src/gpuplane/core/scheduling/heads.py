@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuplane.core.fleet.columns import NEVER, Bools
 from gpuplane.core.quota.specs import FlavorResource
-from gpuplane.core.scheduling.admission import Grant
+from gpuplane.core.scheduling.admission import Grant, Usage
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
 from gpuplane.core.scheduling.bench import Row
 from gpuplane.core.scheduling.holdings import Lookahead
@@ -65,7 +65,8 @@ class HeadKeeper:
         if found is None:
             return None
         starts_at, places = found
-        trial.heads[workload.queue] = Head(starts_at, self._quota_left(workload, starts_at))
+        usage, left = self._quota_then(workload, starts_at)
+        trial.heads[workload.queue] = Head(starts_at, usage, workload.local_queue, left)
         for index, node in places:
             trial.benches[index].hold(node, starts_at)
         return starts_at
@@ -93,18 +94,21 @@ class HeadKeeper:
             self._trial.give_back_until(at)
             return self._grant(workload)
 
-    def _quota_left(self, workload: Workload, starts_at: int) -> dict[FlavorResource, int]:
-        """Return what its queue has left when the workload has started."""
+    def _quota_then(
+        self, workload: Workload, starts_at: int
+    ) -> tuple[Usage, dict[FlavorResource, int]]:
+        """Return what it will count, and what its queue has left when it has started."""
         tree = self._trial.admission.tree
         if tree.get_spec(workload.queue).covers_everything:
-            return {}
+            return {}, {}
         with self._trial.undone():
             self._trial.give_back_until(starts_at)
             grant = self._grant(workload)
             if grant is None:
-                return {}
+                return {}, {}
             tree.add_usage(workload.queue, grant.usage, workload.local_queue)
-            return {pair: tree.available(workload.queue, pair) for pair in grant.usage}
+            left = {pair: tree.available(workload.queue, pair) for pair in grant.usage}
+            return grant.usage, left
 
     # Nodes.
 

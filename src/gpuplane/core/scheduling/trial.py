@@ -72,6 +72,7 @@ class Trial:
         self._places: dict[JobId, list[tuple[int, int]]] | None = None
         self.heads: dict[str, Head] = {}
         self._full: set[tuple[Hashable, tuple[str, ...], int]] = set()
+        self._tries = 0
         self.started: list[tuple[Workload, Found]] = []
         self._releases: tuple[int, list[Release]] | None = None
         self._lookaheads: dict[int, tuple[int, Lookahead]] = {}
@@ -122,10 +123,12 @@ class Trial:
     def undone(self) -> Iterator[None]:
         """Undo on leaving whatever was counted inside."""
         marks = [bench.fleet.checkpoint() for bench in self.benches]
+        self._tries += 1
         try:
             with self.admission.tree.trial():
                 yield
         finally:
+            self._tries -= 1
             for bench, mark in zip(self.benches, marks, strict=True):
                 bench.fleet.rollback(mark)
 
@@ -292,23 +295,61 @@ class Trial:
                     refusal = refusal or answer
                     continue
                 has_quota = True
-                head = self.heads.get(workload.queue)
-                ends_at = latest_end(workload, self.now)
-                if head is not None and not head.lets_pass(answer.usage, ends_at):
-                    continue
-                asked = (kind, answer.flavors, answer.replicas)
-                if kind is not None and asked in self._full:
-                    continue
-                found = self._find_nodes(workload, answer)
-                if found is None and kind is not None:
-                    self._full.add(asked)
+                found = self._find_unless_full(workload, answer, kind)
                 if found is not None:
                     tree = self.admission.tree
                     tree.add_usage(workload.queue, found.grant.usage, workload.local_queue)
-                    if head is not None:
-                        head.note(found.grant.usage, ends_at)
+                    self._note_passing(workload, found.grant.usage)
                     return found
         return None if has_quota else refusal
+
+    def _find_unless_full(
+        self, workload: Workload, grant: Grant, kind: Hashable | None
+    ) -> Found | None:
+        """Return a place with this quota that delays no blocked head, counted on its nodes."""
+        asked = (kind, grant.flavors, grant.replicas)
+        if kind is not None and asked in self._full:
+            return None
+        own = self.heads.get(workload.queue)
+        if own is not None and not own.lets_pass(grant.usage, latest_end(workload, self.now)):
+            return None
+        marks = [bench.fleet.checkpoint() for bench in self.benches]
+        found = self._find_nodes(workload, grant)
+        if found is None:
+            if kind is not None:
+                self._full.add(asked)
+            return None
+        if self._delays_a_head(workload, found.grant.usage):
+            for bench, mark in zip(self.benches, marks, strict=True):
+                bench.fleet.rollback(mark)
+            return None
+        return found
+
+    def _delays_a_head(self, workload: Workload, usage: Usage) -> bool:
+        """Tell whether the quota it takes may be what another queue's head counts on."""
+        if self._tries:
+            return False  # it is only asked what would be if others were gone
+        ends_at = latest_end(workload, self.now)
+        for queue, head in self.heads.items():
+            if head.lets_pass(usage, ends_at) or not self._share_quota(queue, workload.queue):
+                continue
+            tree = self.admission.tree
+            with tree.trial():
+                self.give_back_until(head.starts_at)
+                tree.add_usage(workload.queue, usage, workload.local_queue)
+                if not tree.fits(queue, head.usage, head.local_queue).fits:
+                    return True
+        return False
+
+    def _note_passing(self, workload: Workload, usage: Usage) -> None:
+        ends_at = latest_end(workload, self.now)
+        for queue, head in self.heads.items():
+            if self._share_quota(queue, workload.queue):
+                head.note(usage, ends_at)
+
+    def _share_quota(self, one: str, other: str) -> bool:
+        tree = self.admission.tree
+        return tree.queue_node(one).root() is tree.queue_node(other).root()
 
     def _list_counts(self, workload: Workload) -> list[int]:
         """Return for how many replicas to ask: all, then the most above the minimum with quota."""

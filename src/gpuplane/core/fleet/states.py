@@ -18,6 +18,10 @@ FreeInstances = tuple[tuple[str, int, int], ...]
 """(profile, GPU, a bit per first slice of each free instance), sorted."""
 
 
+MAX_WAYS = 400_000
+"""Ways between states remembered in each direction; beyond, they are found anew."""
+
+
 class NodeState(NamedTuple):
     """What is free on a node of one kind.
 
@@ -134,6 +138,8 @@ class States:
         found = self._after.get((state, change))
         if found is None:
             found = self.find(self._take(self.values[state], change, name))
+            if len(self._after) >= MAX_WAYS:
+                self._after.clear()
             self._after[state, change] = found
         return found
 
@@ -146,6 +152,8 @@ class States:
         found = self._before.get((state, change))
         if found is None:
             found = self.find(self._give_back(self.values[state], change, name))
+            if len(self._before) >= MAX_WAYS:
+                self._before.clear()
             self._before[state, change] = found
         return found
 

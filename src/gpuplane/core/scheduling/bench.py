@@ -48,7 +48,7 @@ MAX_SINGLY = 64
 MIN_SPARSE = 4
 """Part of the nodes, as one in so many, below which only those that fit are ranked."""
 MAX_REMEMBERED = 4_096
-"""States that a row remembers the rank of."""
+"""States of which a row remembers the rank, and where a placement leads."""
 MIN_ROWS = 256
 """Rows that a bench may keep however large the fleet is."""
 MAX_ROW_CELLS = 2_000_000

@@ -26,7 +26,7 @@ from gpuplane.core.scheduling.needs import OR
 Counts = Ints
 
 _WORST = np.iinfo(np.int64).max
-MAX_MIXES = 4
+MAX_MIXES = 2
 """Mixes whose fragments a fleet keeps: a few questions about one job look at mixes of their own."""
 MAX_SINGLY = 6
 """Nodes looked at one by one; more are cheaper together."""
@@ -34,6 +34,8 @@ _MAX_CELLS_SINGLY = 24
 """Unknown fragments worked out one by one; more are cheaper by whole rows."""
 _MAX_CELLS = 1 << 20
 """Most entries of a table by milli-CPU."""
+_MAX_TABLE_CELLS = 1 << 24
+"""Cells of all tables of a mix: bounds their memory to 64 MB, or 128 for very many replicas."""
 _MAX_ROWS = 2_048
 """Patterns worked out at once: bounds the arrays needed for it."""
 
@@ -301,6 +303,8 @@ class BoundMix:
 
     def _grow(self, request: Request, table: Counts | None) -> Counts:
         size = 2 * len(self._fleet.states.patterns) * self._step_count
+        if (len(self._tables) + 1) * size > _MAX_TABLE_CELLS:
+            self._tables.clear()
         grown: Counts = np.full(size, self._unknown, dtype=self._dtype)
         if table is not None:
             grown[: len(table)] = table

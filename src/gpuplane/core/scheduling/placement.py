@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuplane.core.fleet.columns import Bools, Fleet, Ints, Take
-from gpuplane.core.scheduling.bench import NOT_FIT, Bench, Row
+from gpuplane.core.scheduling.bench import MAX_REMEMBERED, NOT_FIT, Bench, Row
 from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.filters import EVERYWHERE, mig_starts
 from gpuplane.core.scheduling.needs import Need
@@ -141,6 +141,8 @@ def _take_on(row: Row, node: int) -> Take:
         take = choose_devices(row, node)
         fleet.allocate(take)
         if not row.need.is_withheld:
+            if len(row.steps) >= MAX_REMEMBERED:
+                row.steps.clear()
             row.steps[state] = (take[1:], fleet.state_of[node])
         return take
     change, after = step

@@ -180,7 +180,7 @@ class Holdings:
         if running is self._listed:
             return
         present = set(map(id, running))
-        for key in self._held.keys() - present:
+        for key in sorted(self._held.keys() - present):
             self._remove(key)
         if len(self._held) != len(present):
             places = {fleet.cluster_id: index for index, fleet in enumerate(fleets)}

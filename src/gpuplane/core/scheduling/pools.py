@@ -116,14 +116,14 @@ class PendingPool:
 
     def _remove(self, gone: set[int]) -> None:
         touched = set()
-        for each in gone:
+        for each in sorted(gone):
             workload = self._entries.pop(each).workload
             self.alone.pop(each, None)
             self.promised.pop(each, None)
             self._job_ids.discard(workload.job_id.int)
             self._count(workload, -workload.replicas.count)
             touched.add(workload.queue)
-        for name in touched:
+        for name in sorted(touched):
             queue = self._queues[name]
             queue.entries = [each for each in queue.entries if id(each.workload) not in gone]
 

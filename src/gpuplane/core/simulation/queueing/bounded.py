@@ -52,7 +52,8 @@ MOST_LAID_ANEW = 128
 MOST_PLANNED = 256
 """Of so many jobs a plan is full. Whoever is late then gets a slot when there is room, by age."""
 MOST_NODES = 256
-"""Of how many nodes the best is taken for a small job: on a large pool more make no difference."""
+"""Of how many nodes the best is taken for a small job: on a large pool more make no difference.
+Where none of them will do the search goes on to the first that does."""
 
 Plan = dict[int, Slot]
 
@@ -125,10 +126,9 @@ class BoundedLine:
             if job in self._of_no_time:
                 self._calendar.give(self._of_no_time.pop(job), run.now_ms, run.now_ms + 1)
         while self._starts and self._starts[0][0] <= run.now_ms:
+            # The calendar has had it all along.
             job = heapq.heappop(self._starts)[1]
-            self._start(
-                run, job, self._plan.pop(job).placement
-            )  # the calendar has had it all along
+            self._start(run, job, self._plan.pop(job).placement)
         for rank in self._arrived:
             job = self._jobs[rank]
             heapq.heappush(self._waiting[self._trace.gpus[job]], rank)
@@ -275,7 +275,7 @@ class BoundedLine:
         left = MOST_NODES
         for free in range(gpus, run.pool.size + 1):
             nodes = run.pool.sets[free]
-            while nodes and left:
+            while nodes and (left > 0 or best[0] > 1):
                 bit = nodes & -nodes
                 nodes ^= bit
                 left -= 1

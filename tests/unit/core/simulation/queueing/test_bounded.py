@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.core.simulation.queueing.bounded import WaitTarget
+from gpuplane.core.simulation.queueing.bounded import MOST_NODES, MOST_PLANNED, WaitTarget
 from gpuplane.core.simulation.queueing.calendars import Calendar, NodeCalendar, Slot
 from gpuplane.core.simulation.queueing.orders import Durations, Order, Skip
 from gpuplane.core.simulation.queueing.outcomes import Outcome
@@ -67,6 +67,25 @@ def test_a_short_job_goes_before_a_long_one_in_the_plan() -> None:
     jobs: tuple[Job, ...] = ((0, HOUR, 8), (10, 10 * HOUR, 8), (20, 30 * MINUTE, 8))
     outcome = bounded(55 * MINUTE, *jobs)
     assert in_seconds(outcome.start_ms) == [0, HOUR + 30 * MINUTE, HOUR]
+
+
+def test_a_plan_has_an_end_and_whoever_is_late_then_gets_a_slot_when_there_is_room() -> None:
+    jobs = [(number, HOUR, 8) for number in range(MOST_PLANNED + 40)]
+    outcome = bounded(MINUTE, *jobs)
+    assert in_seconds(sorted(outcome.start_ms)) == [HOUR * turn for turn in range(len(jobs))]
+    first_ms = min(outcome.promised_ms.values())
+    assert first_ms == HOUR * 1000
+    assert len(outcome.promised_ms) == len(jobs) - 1
+
+
+def test_a_small_job_is_placed_however_many_nodes_are_taken_by_slots() -> None:
+    nodes = MOST_NODES + 2
+    # Every node has three GPUs free, and all but the last a slot for a gang from 100 s on.
+    parts: list[Job] = [(0, 100, 5)] * nodes
+    gang: Job = (1, HOUR, 8 * (nodes - 1))
+    outcome = bounded(10, *parts, gang, (30, 2 * HOUR, 2), nodes=nodes)
+    assert outcome.promised_ms[nodes] == 100_000
+    assert in_seconds(outcome.start_ms)[-2:] == [100, 30]
 
 
 def test_what_the_order_needs_is_asked_for() -> None:

@@ -245,6 +245,7 @@ class Bench:
             them; 0 for nodes that are not held, shape (node,).
         upcoming: Reservations that have not begun, with the GPUs that are kept clear for them.
         is_open: A cycle works on it.
+        max_rows: Rows kept at most; the oldest go first.
     """
 
     def __init__(self, fleet: Fleet, policy: Policy, mix: TypicalMix, now: int, seed: int) -> None:
@@ -252,7 +253,7 @@ class Bench:
         self.policy = policy
         self.upcoming: Sequence[Upcoming] = ()
         self._rows: dict[_RowKey, Row] = {}
-        self._max_rows = max(MIN_ROWS, MAX_ROW_CELLS // max(1, len(fleet)))
+        self.max_rows = max(MIN_ROWS, MAX_ROW_CELLS // max(1, len(fleet)))
         self._maintenance: Ints = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
         self._price_step = compute_price_steps(fleet)
         self._chance: Ranks = np.zeros(len(fleet), dtype=np.int64)
@@ -308,7 +309,7 @@ class Bench:
         _, step, withheld = key
         before = int(self._maintenance[step]) if step < len(self._maintenance) else NEVER
         need = bind_need(workload, self.fleet, before, self._clear_mask(withheld))
-        if len(self._rows) >= self._max_rows:
+        if len(self._rows) >= self.max_rows:
             del self._rows[next(iter(self._rows))]
         row = self._rows[key] = Row(self._context_of(need, workload), self._version)
         return row

@@ -143,3 +143,16 @@ def test_a_file_that_is_no_list_is_refused_with_a_sentence(
     assert result.exit_code == 2
     assert sentence in result.output
     assert "Traceback" not in result.output
+
+
+def test_pods_that_ask_for_next_to_nothing_are_not_repeated_for_ever(
+    tmp_path: Path, pods: Path
+) -> None:
+    wide = tmp_path / "wide.csv"
+    rows = [f"n{i},64000,262144,16,T4" for i in range(200)]
+    wide.write_text("\n".join([NODES.splitlines()[0], *rows]), encoding="utf-8")
+    tiny = tmp_path / "tiny.csv"
+    tiny.write_text(PODS.splitlines()[0] + "\na,0,0,1,1,\n", encoding="utf-8")
+    result = call(wide, tiny, "--arrivals", 1)
+    assert result.exit_code == 2
+    assert "--arrivals: The pods ask for so few GPUs" in result.output

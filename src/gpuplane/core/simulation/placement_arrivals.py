@@ -14,6 +14,15 @@ from hashlib import blake2b
 from gpuplane.core.simulation.placement_files import TraceNode, TracePod
 
 PER_MILLE = 1000
+MAX_ARRIVALS = 2_000_000
+"""Pods of one replay: bounds its memory when pods ask for next to nothing."""
+
+
+class TooManyArrivalsError(ValueError):
+    """More pods would have to arrive than a replay takes."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MAX_ARRIVALS} pods would have to arrive")
 
 
 class Chance:
@@ -50,6 +59,9 @@ def list_file_arrivals(
         pods: The list, at least one.
         capacity_milli: GPU share of all nodes.
         arrivals_per_mille: Demand to reach, in thousandths of the capacity.
+
+    Raises:
+        TooManyArrivalsError: If the pods ask for too little to reach it.
     """
     target = capacity_milli * arrivals_per_mille
     if not any(pod.total_milli for pod in pods):
@@ -61,6 +73,8 @@ def list_file_arrivals(
             arrived += pod.total_milli
             if arrived * PER_MILLE > target:
                 return arrivals
+            if len(arrivals) == MAX_ARRIVALS:
+                raise TooManyArrivalsError
             arrivals.append(pod)
 
 
@@ -72,6 +86,9 @@ def list_shuffled_arrivals(
     What is too much is taken out at random; what is missing is added as clones of pods drawn at
     random, after all others, up to the first whose share of one GPU would pass the target (the
     published tuning leaves the number of GPUs out of this test, and so does this one).
+
+    Raises:
+        TooManyArrivalsError: If the pods ask for too little to reach it.
     """
     by_name = sorted(pods, key=lambda pod: pod.name)
     order = Chance(seed, "order").shuffled(len(by_name))
@@ -93,6 +110,8 @@ def list_shuffled_arrivals(
         pod = by_name[clones.draw_below(len(by_name))]
         if demand + pod.gpu_milli > target:
             return arrivals
+        if len(arrivals) >= MAX_ARRIVALS:
+            raise TooManyArrivalsError
         demand += pod.total_milli
         arrivals.append(pod)
 

@@ -25,6 +25,7 @@ from gpuplane.core.simulation.placement import (
     replay,
 )
 from gpuplane.core.simulation.placement_ahead import LookAhead, MovingPlacer
+from gpuplane.core.simulation.placement_arrivals import TooManyArrivalsError
 from gpuplane.core.simulation.placement_files import ListError, parse_nodes, parse_pods
 from gpuplane.core.simulation.placement_reference import ReferencePolicy
 
@@ -114,7 +115,12 @@ def placement(
     nodes = _read(nodes_file, parse_nodes)
     pods = _read(pods_file, parse_pods)
     capacity = capacity_of(nodes)
-    arriving = list_arrivals(pods, capacity, Order(order), round(arrivals * 1000), seed)
+    try:
+        arriving = list_arrivals(pods, capacity, Order(order), round(arrivals * 1000), seed)
+    except TooManyArrivalsError as error:
+        message = f"The pods ask for so few GPUs that {error}."
+        fix = "Ask for less to arrive, or name fewer nodes."
+        raise CliError(message, fix=fix, field="--arrivals", code=Exit.USAGE) from error
     listed = list_nodes(nodes, Order(order), seed)
     beyond: dict[str, Any] = {}
     began = time.perf_counter()

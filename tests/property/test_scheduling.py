@@ -10,6 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.facts import NodeFacts
+from gpuplane.core.prediction.classes import WorkloadClass
+from gpuplane.core.prediction.durations import Basis, Durations
+from gpuplane.core.prediction.hints import Length, PlacementHint
 from gpuplane.core.quota.specs import (
     GPU,
     ClusterQueueSpec,
@@ -61,6 +64,11 @@ def a_queue(name: str, gpus: int, strategy: QueueingStrategy) -> ClusterQueueSpe
     )
 
 
+HINTS = [
+    PlacementHint(WorkloadClass.INTERACTIVE, Length.SHORT),
+    PlacementHint(WorkloadClass.TRAINING, Length.LONG, 80),
+    PlacementHint(None, Length.UNKNOWN, 16),
+]
 NETWORKS = [NetworkRequest(level, mode) for level in NetworkLevel for mode in NetworkMode]
 
 
@@ -130,6 +138,8 @@ def workloads(
             network=draw(st.sampled_from(NETWORKS)) if rarely(draw) else None,
         ),
         estimated_duration_s=draw(st.sampled_from([None, 60, 7_200])),
+        learned=Durations(30, 600, 9_000, Basis.HISTORY) if rarely(draw) else None,
+        hint=draw(st.sampled_from(HINTS)) if rarely(draw) else None,
         preemptible=draw(st.sampled_from([None, None, None, False, True])),
         preempts_others=draw(st.sampled_from([None, None, None, False])),
         inherited_priority=draw(st.sampled_from(list(Priority))) if rarely(draw) else None,

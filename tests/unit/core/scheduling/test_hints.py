@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.fleet.columns import Fleet
 from gpuplane.core.prediction.classes import WorkloadClass
+from gpuplane.core.prediction.durations import Basis, Durations
 from gpuplane.core.prediction.hints import Length, PlacementHint
 from gpuplane.core.scheduling.bench import NOT_FIT, Bench
 from gpuplane.core.scheduling.cycle import decide
@@ -18,6 +19,7 @@ from gpuplane.core.scheduling.decisions import Placed
 from gpuplane.core.scheduling.fragmentation import compute_typical_mix
 from gpuplane.core.scheduling.hints import PARTS, compute_hint_points
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
+from gpuplane.core.scheduling.recording import Recording, decode_recording, encode_recording
 from gpuplane.core.topology.named import named_topology
 from tests.builders import NOW, WorkloadBuilder, World, a_node, a_workload
 
@@ -221,3 +223,16 @@ def test_hints_are_the_same_looked_up_as_looked_at_anew(
         apart |= {each.job_id: each.replicas for each in decision.placed}
         one_by_one.apply(decision)
     assert together == apart
+
+
+def test_a_recording_keeps_hints_and_learned_durations_to_the_byte() -> None:
+    known = Durations(60, 600, 6_000, Basis.HISTORY)
+    hint = replace(SHORT, memory_gib=16)
+    world = World([a_node("a"), a_node("b", model=T4)])
+    world.pending = [a_workload("w").having(hint=hint, learned=known).build()]
+    data = encode_recording(Recording(world.snapshot(), Policy(), NOW, 1))
+    again = decode_recording(data)
+    assert encode_recording(again) == data
+    assert again.snapshot.pending[0].hint == hint
+    assert again.snapshot.pending[0].learned == known
+    assert again.replay().to_json() == decide(world.snapshot(), Policy(), NOW, 1).to_json()

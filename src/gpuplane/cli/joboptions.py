@@ -283,6 +283,10 @@ def _simulated() -> list[JobOption]:
           help="How long it seems to start."),
         o(SIMULATED, "spec.simulated.checkpoint_every_s", "--sim-checkpoint-every", type=DURATION,
           help="How often it seems to write a checkpoint."),
+        o(SIMULATED, "spec.simulated.gpu_memory_mib", "--sim-gpu-memory", type=click.IntRange(0),
+          help="MiB of GPU memory that are measured of it."),
+        o(SIMULATED, "spec.simulated.gpu_utilization", "--sim-gpu-utilization",
+          type=click.FloatRange(0, 1), help="Mean utilisation that is measured of it, 0 to 1."),
         o(SIMULATED, "spec.simulated.outputs", "--sim-output", "sim_outputs", type=PAIR,
           multiple=True, help="An output it seems to give."),
     ]  # fmt: skip

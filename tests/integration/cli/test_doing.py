@@ -97,6 +97,16 @@ def test_a_frozen_cluster_starts_nothing_until_it_thaws(cli: CommandLine) -> Non
     cli.wait_for("shivers", "completed")
 
 
+def test_a_cluster_is_dedicated_to_one_tenant_and_opened_again(cli: CommandLine) -> None:
+    said = cli.ok("clusters", "dedicate", "demo", "--to", "default").out
+    try:
+        assert "demo is open to default alone" in said
+        assert "gpuplane.io/dedicated-to" in cli.ok("clusters", "show", "demo").out
+    finally:
+        assert "open to everyone" in cli.ok("clusters", "dedicate", "demo", "--everyone").out
+    assert cli("clusters", "dedicate", "demo").code == 2
+
+
 def test_a_node_is_cordoned_drained_and_taken_back(cli: CommandLine) -> None:
     def state(name: str) -> str:
         rows = cli.ok("nodes", "ls", "--cluster", "demo", "-o", "json").data["items"]

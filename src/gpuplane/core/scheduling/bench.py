@@ -120,9 +120,7 @@ class Row:
             if fitting * MIN_SPARSE > len(fits):
                 # Where most fit, ranking all costs less than picking out those that do.
                 ranks = compute_ranks(self.context, EVERYWHERE)
-                ranks = ranks.astype(dtype, copy=False)
-                # NOT_FIT has every bit set, so this is a `where` at a fraction of its cost.
-                self._ranks = ranks | np.subtract(fits, 1, dtype=dtype)
+                self._ranks = _keep_where(fits, ranks.astype(dtype, copy=False))
             else:
                 self._ranks = np.full(len(fits), NOT_FIT, dtype=dtype)
                 if fitting:
@@ -135,7 +133,7 @@ class Row:
         """Return the best node with its rank, the first of equals by name; None when none fits."""
         if self._fits is not None and not self._fits.any():
             return None
-        ranks = self.ranks if allowed is None else np.where(allowed, self.ranks, NOT_FIT)
+        ranks = self.ranks if allowed is None else _keep_where(allowed, self.ranks)
         node = int(ranks.argmax())
         rank = int(ranks[node])
         return None if rank == NOT_FIT else (node, rank)
@@ -235,6 +233,14 @@ class Row:
             if len(self._rank_of) >= MAX_REMEMBERED:
                 self._rank_of.clear()
             self._rank_of[self.fleet.state_of[node]] = rank
+
+
+def _keep_where(kept: Bools, ranks: Ranks) -> Ranks:
+    """Return the ranks where they are kept, `NOT_FIT` elsewhere.
+
+    `NOT_FIT` has every bit set, so this is a `where` at a fraction of its cost.
+    """
+    return ranks | np.subtract(kept, 1, dtype=ranks.dtype)
 
 
 class Bench:

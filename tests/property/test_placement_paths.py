@@ -182,6 +182,10 @@ def test_a_bench_with_a_past_ranks_as_one_without(
         expected = straight_ranks(straight)
         assert row.fits.tolist() == [rank != NOT_FIT for rank in expected]
         assert row.ranks.tolist() == expected
+        for allowed in (None, np.arange(len(nodes)) % 2 == 1):
+            left = [r if allowed is None or allowed[i] else NOT_FIT for i, r in enumerate(expected)]
+            best = left.index(max(left))
+            assert row.find_best(allowed) == (None if max(left) == NOT_FIT else (best, max(left)))
         for node in np.flatnonzero(row.fits).tolist():
             assert choose_devices(row, node) == choose_devices(straight, node)
             assert row.rank_on(node) == expected[node]

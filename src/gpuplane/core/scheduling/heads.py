@@ -91,7 +91,7 @@ class HeadKeeper:
     def _grant_at(self, workload: Workload, at: int) -> Grant | None:
         """Return the quota it has once everything that is over by then has given its own back."""
         with self._trial.undone():
-            self._trial.give_back_until(at)
+            self._trial.give_back_until(at, workload.queue)
             return self._grant(workload)
 
     def _quota_then(
@@ -102,7 +102,7 @@ class HeadKeeper:
         if tree.get_spec(workload.queue).covers_everything:
             return {}, {}
         with self._trial.undone():
-            self._trial.give_back_until(starts_at)
+            self._trial.give_back_until(starts_at, workload.queue)
             grant = self._grant(workload)
             if grant is None:
                 return {}, {}
@@ -187,7 +187,7 @@ class HeadKeeper:
                 for take in each.takes:
                     trial.benches[each.bench_index].fleet.release(take)
             last = max(quota_at, some[-1].ends_at if some else quota_at)
-            trial.give_back_until(last)
+            trial.give_back_until(last, workload.queue)
             return probe_place(trial, workload)
 
 

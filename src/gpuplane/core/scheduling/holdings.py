@@ -5,7 +5,7 @@ into the future costs a few array operations. Never decides when anything ends.
 """
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -227,9 +227,13 @@ class Holdings:
         """Return what is given back on one node, in no order."""
         return list(self._on_nodes.get((bench_index, node), {}).values())
 
-    def list_usage_until(self, at: int) -> Iterator[tuple[Door, Usage]]:
-        """Yield what the work of each door gives back by an instant."""
+    def list_usage_until(
+        self, at: int, wants: Callable[[str], bool]
+    ) -> Iterator[tuple[Door, Usage]]:
+        """Yield what the work of each door of a wanted queue gives back by an instant."""
         for door, sums in self._sums.items():
+            if not wants(door[0]):
+                continue
             usage = sums.usage_until(at)
             if usage:
                 yield door, usage

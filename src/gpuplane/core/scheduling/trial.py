@@ -15,6 +15,7 @@ import numpy as np
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.ids import JobId
+from gpuplane.core.quota.nodes import Node
 from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, Usage, models_of
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
@@ -73,6 +74,7 @@ class Trial:
         self.heads: dict[str, Head] = {}
         self._full: set[tuple[Hashable, tuple[str, ...], int]] = set()
         self._tries = 0
+        self._roots: dict[str, Node | None] = {}
         self.started: list[tuple[Workload, Found]] = []
         self._releases: tuple[int, list[Release]] | None = None
         self._lookaheads: dict[int, tuple[int, Lookahead]] = {}
@@ -176,16 +178,27 @@ class Trial:
         ]
         return self._holdings.list_releases_on(bench_index, node) + started
 
-    def give_back_until(self, at: int) -> None:
-        """Give back the quota of everything that is expected to be over by an instant."""
+    def give_back_until(self, at: int, asker: str) -> None:
+        """Give back the quota of what is expected to be over by an instant.
+
+        Args:
+            at: The instant.
+            asker: The queue for which that is of interest: others than those it shares a cohort
+                with are left as they are.
+        """
         admission = self.admission
-        for (queue, local_queue, is_counted), usage in self._holdings.list_usage_until(at):
+
+        def wants(queue: str) -> bool:
+            return self._share_quota(queue, asker)
+
+        found = self._holdings.list_usage_until(at, wants)
+        for (queue, local_queue, is_counted), usage in found:
             door = local_queue
             if not is_counted:
                 door = admission.find_counted_door(local_queue, queue)
             admission.give_back(queue, usage, door)
         for release in self._list_started():
-            if release.ends_at <= at:
+            if release.ends_at <= at and self._share_quota(release.queue, asker):
                 admission.give_back(release.queue, release.usage, release.local_queue)
 
     def _list_started(self) -> list[Release]:
@@ -335,7 +348,7 @@ class Trial:
                 continue
             tree = self.admission.tree
             with tree.trial():
-                self.give_back_until(head.starts_at)
+                self.give_back_until(head.starts_at, queue)
                 tree.add_usage(workload.queue, usage, workload.local_queue)
                 if not tree.fits(queue, head.usage, head.local_queue).fits:
                     return True
@@ -348,8 +361,14 @@ class Trial:
                 head.note(usage, ends_at)
 
     def _share_quota(self, one: str, other: str) -> bool:
-        tree = self.admission.tree
-        return tree.queue_node(one).root() is tree.queue_node(other).root()
+        if one == other:
+            return True
+        roots = self._roots
+        for name in (one, other):
+            if name not in roots:
+                known = self.admission.knows(name)
+                roots[name] = self.admission.tree.queue_node(name).root() if known else None
+        return roots[one] is not None and roots[one] is roots[other]
 
     def _list_counts(self, workload: Workload) -> list[int]:
         """Return for how many replicas to ask: all, then the most above the minimum with quota."""
@@ -380,6 +399,8 @@ class Trial:
         best: tuple[int, int] | None = None
         for index, bench in enumerate(self.benches):
             if not self.may_use(workload, bench.fleet):
+                continue
+            if not bench.row(workload).fits.any():
                 continue
             mark = bench.fleet.checkpoint()
             spots = place_workload(workload, bench, self.allowed_nodes(workload, index, grant))

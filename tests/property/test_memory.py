@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +31,7 @@ from gpuplane.core.workloads import Priority
 from tests.builders import CLUSTER, H100, NOW, World
 from tests.property.test_scheduling import a_queue, nodes, policies, workloads
 
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 STEPS_S = [0, 1, 7, 61, 1_000, 9_000]
 
 
@@ -97,7 +100,7 @@ def installations(draw: st.DrawFn) -> Installation:
     return Installation(draw(nodes()), queues, quota=quota)
 
 
-def arrive(draw: st.DrawFn, world: Installation, number: int) -> None:
+def arrive(draw: Draw, world: Installation, number: int) -> None:
     """Let a workload arrive; some come through a LocalQueue with a cap."""
     names = [queue.name for queue in world.queues]
     workload = draw(workloads(number, names, list(Priority)))
@@ -119,7 +122,7 @@ def arrive(draw: st.DrawFn, world: Installation, number: int) -> None:
     world.pending.append(workload)
 
 
-def change(draw: st.DrawFn, world: Installation, number: int) -> int:
+def change(draw: Draw, world: Installation, number: int) -> int:
     """Let something happen; return the next free number for a job."""
     what = draw(st.integers(0, 9))
     if what <= 4 or not world.pending:

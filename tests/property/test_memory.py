@@ -118,7 +118,7 @@ def arrive(draw: Draw, world: Installation, number: int) -> None:
                 ]
             )
         )
-        workload = replace(workload, **changes)  # type: ignore[arg-type]  # the fields are named
+        workload = replace(workload, **changes)
     world.pending.append(workload)
 
 

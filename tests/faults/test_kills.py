@@ -53,7 +53,7 @@ POINTS = [f"{unit}:{side}" for unit in UNITS for side in ("before", "after")] + 
 CHAINS = 8
 RANDOM_HOMES = 6
 KILLS_A_HOME = 5
-POSTGRESQL_POINTS = 10
+POSTGRESQL_POINTS = 8
 """Of all write points, chosen anew in each run: what is proved of one database costs half as much
 again on the other, and the walk is most of the time that the tests take."""
 

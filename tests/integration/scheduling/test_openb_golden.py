@@ -32,6 +32,7 @@ OTHERS = [
     "gpuspec05", "gpuspec10", "gpuspec20", "gpuspec25", "gpuspec33",
     "multigpu20", "multigpu30", "multigpu40", "multigpu50",
 ]  # fmt: skip
+WHOLE = {"cpu300", "gpushare100", "gpuspec33", "multigpu50"}
 
 
 @pytest.mark.parametrize("policy", GOLDEN)
@@ -55,7 +56,6 @@ def counts_up(report: Report, capacity: int) -> bool:
         report.arrived == report.placed + report.refused.total()
         and 0 < report.allocated_milli <= min(capacity, report.arrived_milli)
         and report.refused_shares <= report.refused[1]
-        and max(report.curve) == 130
     )
 
 
@@ -63,8 +63,11 @@ def counts_up(report: Report, capacity: int) -> bool:
 def test_every_other_list_is_read_and_replayed(name: str) -> None:
     needs_trace()
     assert name in list_names()
-    nodes = trace_nodes()
-    assert counts_up(run("bestfit", nodes, trace_pods(name)), 6_212_000)
+    # One of each kind to the end, the others so far that every column has been read and used.
+    percent = 130 if name in WHOLE else 40
+    report = run("bestfit", trace_nodes(), trace_pods(name), per_mille=10 * percent)
+    assert counts_up(report, 6_212_000)
+    assert max(report.curve) == percent
 
 
 def test_the_core_places_pods_that_accept_some_models_as_well_as_the_reference() -> None:

@@ -11,15 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuplane.core.quota.nodes import Node
-from gpuplane.core.quota.shares import ShareKey, compute_share
+from gpuplane.core.quota.shares import DominantShare, ShareKey, compute_share
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
 
 QueueKey = tuple[int, int, str]
 ClassicalKey = tuple[bool, int, int, int, str]
 FairKey = tuple[bool, ShareKey, int, int, str]
-_KnownKey = tuple["Head", list[int], FairKey]
-"""A head, the usage versions its key was computed at, and the key."""
+_KnownKey = tuple["Head", list[int], FairKey, DominantShare]
+"""A head, the usage versions its key was computed at, the key, and the share in it."""
+_KnownWinner = tuple[list[int], "Head | None"]
+"""The usage versions of a whole tree of cohorts, and its winner then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class FairOrder:
         self._waiting: dict[Node, int] = {}
         self._keys: dict[tuple[Node, Node], _KnownKey] = {}
         self._paths: dict[tuple[Node, Node], tuple[Node, ...]] = {}
+        self._winners: dict[Node, _KnownWinner] = {}
+        self._trees: dict[Node, list[Node]] = {}
         for head in heads:
             self.push(head)
 
@@ -86,6 +90,7 @@ class FairOrder:
         if node not in self._heads:
             self._count(node, 1)
         self._heads[node] = head
+        self._winners.pop(node.root(), None)
 
     def pop(self) -> Head | None:
         """Return the next head to consider and take it out, or None when none is left."""
@@ -93,7 +98,7 @@ class FairOrder:
         for root, waiting in self._waiting.items():
             if not waiting or root.parent is not None:
                 continue
-            winner = self._winner(root) if root.is_cohort else self._heads[root]
+            winner = self._root_winner(root) if root.is_cohort else self._heads[root]
             if winner is not None and (best is None or _plain_key(winner) < _plain_key(best)):
                 best = winner
         if best is not None:
@@ -105,8 +110,20 @@ class FairOrder:
     def _count(self, queue: Node, change: int) -> None:
         """Keep how many heads wait at and below each node."""
         self._waiting[queue] = self._waiting.get(queue, 0) + change
+        self._winners.pop(queue.root(), None)
         for ancestor in queue.ancestors():
             self._waiting[ancestor] = self._waiting.get(ancestor, 0) + change
+
+    def _root_winner(self, root: Node) -> Head | None:
+        """Return the winner of a whole tree, the one from before while nothing in it changed."""
+        nodes = self._trees.get(root)
+        if nodes is None:
+            nodes = self._trees[root] = _list_nodes(root)
+        versions = [node.usage_version for node in nodes]
+        known = self._winners.get(root)
+        if known is None or known[0] != versions:
+            known = self._winners[root] = versions, self._winner(root)
+        return known[1]
 
     def _winner(self, cohort: Node) -> Head | None:
         best: Head | None = None
@@ -137,8 +154,15 @@ class FairOrder:
             path = self._paths[slot] = _path(queue, child)
         versions = [node.usage_version for node in path]
         known = self._keys.get(slot)
-        if known is not None and known[0] is head and known[1] == versions:
-            return known[2]
+        share: DominantShare
+        if known is not None and known[1] == versions:
+            if known[0] is head:
+                return known[2]
+            if known[0].usage == head.usage:
+                share = known[3]
+                key = (share.borrows_on(head.usage), share.sort_key, *_plain_key(head))
+                self._keys[slot] = (head, versions, key, share)
+                return key
         if child.is_cohort:
             with self._tree.trial():
                 self._tree.add_usage(head.cluster_queue, head.usage)
@@ -146,8 +170,15 @@ class FairOrder:
         else:
             share = compute_share(child, head.usage)
         key = (share.borrows_on(head.usage), share.sort_key, *_plain_key(head))
-        self._keys[slot] = (head, versions, key)
+        self._keys[slot] = (head, versions, key, share)
         return key
+
+
+def _list_nodes(cohort: Node) -> list[Node]:
+    found = [cohort, *cohort.queues]
+    for child in cohort.cohorts:
+        found += _list_nodes(child)
+    return found
 
 
 def _path(queue: Node, top: Node) -> tuple[Node, ...]:

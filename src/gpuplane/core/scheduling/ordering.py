@@ -271,9 +271,7 @@ class Turns:
         entry = entries[place]
         workload = entry.workload
         usage, level = self._request(entry)
-        order.push(
-            Head(str(workload.job_id), name, usage, entry.effective, workload.queued_at, level)
-        )
+        order.push(Head(entry.key[2], name, usage, entry.effective, workload.queued_at, level))
 
 
 def group_entries(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

@@ -105,7 +105,7 @@ def list_domains(
     if asked is not None and asked.mode is NetworkMode.REQUIRED:
         return domains + _tightest(levels[0], capacity, needed, count, wishes)
     for places in levels:
-        domains += _tightest(places, capacity, needed, count, wishes)[:1]
+        domains += _tightest(places, capacity, needed, count, wishes, most=1)
     if levels:
         domains += _fewest(levels[0], capacity, needed, count)
     return [*domains, everywhere]
@@ -196,7 +196,12 @@ def _room(places: _Places, capacity: Ints) -> Ints:
 
 
 def _tightest(
-    places: _Places, capacity: Ints, needed: int, count: int, wishes: Ints | None = None
+    places: _Places,
+    capacity: Ints,
+    needed: int,
+    count: int,
+    wishes: Ints | None = None,
+    most: int | None = None,
 ) -> list[Domain]:
     """Return the named parts that hold all that is needed, the one with the least room first.
 
@@ -207,19 +212,20 @@ def _tightest(
         count: Replicas that are asked for.
         wishes: What comes before room, by node, higher is better: a part is as good as its best
             node; None when nothing does.
+        most: How many parts are wanted, None for all.
     """
     room = _room(places, capacity)
     best = np.zeros(len(places.names), dtype=np.int64)
     if wishes is not None:
         np.maximum.at(best, places.place, np.where(capacity > 0, wishes, 0))
     fitting = sorted(
-        (-int(best[i]), int(room[i]), name, i)
-        for i, name in enumerate(places.names)
-        if name and room[i] >= needed
+        (-int(best[i]), int(room[i]), places.names[i], i)
+        for i in np.flatnonzero(room >= needed).tolist()
+        if places.names[i]
     )
     return [
         Domain(places.level, (Part((capacity > 0) & (places.place == i), count),))
-        for *_, i in fitting
+        for *_, i in fitting[:most]
     ]
 
 

@@ -98,11 +98,12 @@ class Plane:
         Raises:
             Died: If nobody answered because the process is gone.
         """
-        if self.client is None:
+        client = self.client
+        if client is None or client.is_closed:
             raise Died
         headers = {} if key is None else {"Idempotency-Key": key}
         try:
-            return await self.client.request(method, path, json=body, headers=headers)
+            return await client.request(method, path, json=body, headers=headers)
         except httpx2.TransportError as error:
             await self._must_be_dead(f"a plane that drops requests is dead: {error!r}")
             raise Died from error

@@ -17,7 +17,7 @@ from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.admission import Grant, Usage
 from gpuplane.core.scheduling.backfill import Head, Release, find_first
 from gpuplane.core.scheduling.bench import Row
-from gpuplane.core.scheduling.holdings import Lookahead
+from gpuplane.core.scheduling.holdings import Lookahead, release_key
 from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
 from gpuplane.core.scheduling.policy import Backfill
 from gpuplane.core.scheduling.room import probe_place
@@ -154,7 +154,19 @@ class HeadKeeper:
         earliest = self._earliest_room(workload)
         if earliest is None:
             return None
-        before = bisect.bisect_right(releases, earliest, key=_end_of)
+        room_at, index, nodes = earliest
+        first = max(room_at, quota_at)
+        there = {
+            id(each): each
+            for node in nodes
+            for each in trial.list_releases_on(index, node)
+            if each.ends_at <= first
+        }
+        # Mostly the nodes that have room by then do, and far fewer ends are to be tried.
+        place = self._place_after(workload, sorted(there.values(), key=release_key), first)
+        if place is not None:
+            return first, [(place.bench_index, take.node) for take in place.spots.takes]
+        before = bisect.bisect_right(releases, room_at, key=_end_of)
         ends = releases[: before + MAX_GANG_ENDS]
         found = find_first(ends, lambda some: self._place_after(workload, some, quota_at), before)
         if found is None:
@@ -163,8 +175,8 @@ class HeadKeeper:
         at = max(trial.now, quota_at, ends[count - 1].ends_at if count else trial.now)
         return at, [(place.bench_index, take.node) for take in place.spots.takes]
 
-    def _earliest_room(self, workload: Workload) -> int | None:
-        """Return a time before which no cluster has room for enough replicas."""
+    def _earliest_room(self, workload: Workload) -> tuple[int, int, list[int]] | None:
+        """Return a time before which no cluster has room for enough replicas, and where then."""
         trial = self._trial
         grant = self._any_grant(workload)
         times = []
@@ -172,9 +184,9 @@ class HeadKeeper:
             if trial.may_use(workload, bench.fleet):
                 allowed = trial.allowed_nodes(workload, index, grant)
                 ends = trial.look_ahead(index)
-                at = earliest_capacity(workload, bench.row(workload), allowed, ends, trial.now)
-                if at is not None:
-                    times.append(at)
+                room = earliest_capacity(workload, bench.row(workload), allowed, ends, trial.now)
+                if room is not None:
+                    times.append((room[0], index, room[1]))
         return min(times, default=None)
 
     def _place_after(
@@ -221,17 +233,18 @@ def list_earliest(
 
 def earliest_capacity(
     workload: Workload, row: Row, allowed: Bools | None, lookahead: Lookahead, now: int
-) -> int | None:
+) -> tuple[int, list[int]] | None:
     """Return a time before which the nodes together cannot hold the needed replicas, or None.
 
-    Never too late: links, shares and the network may ask for more.
+    Never too late: links, shares and the network may ask for more. With it come the nodes whose
+    work has to end for that, in the order in which it does.
     """
     needed = needed_replicas(workload.replicas)
     spreading = workload.placement.spreading
     most = 1 if spreading is Spreading.SPREAD else needed
     base = np.minimum(compute_capacity(row, allowed), most)
     if int(base.sum()) >= needed and (spreading is not Spreading.SAME_NODE or base.max() >= needed):
-        return now
+        return now, []
     if not len(lookahead):
         return None
     nodes, ends, starts = lookahead.nodes, lookahead.ends, lookahead.starts
@@ -240,8 +253,11 @@ def earliest_capacity(
         usable = usable & allowed[nodes]
     capacity = np.where(usable, np.minimum(compute_capacity_after(row, lookahead), most), 0)
     if spreading is Spreading.SAME_NODE:
-        fitting = ends[capacity >= needed]
-        return max(now, int(fitting.min())) if len(fitting) else None
+        fitting = np.flatnonzero(capacity >= needed)
+        if not len(fitting):
+            return None
+        best = fitting[ends[fitting].argmin()]
+        return max(now, int(ends[best])), [int(nodes[best])]
     before = np.empty_like(capacity)
     before[1:] = capacity[:-1]
     before[starts] = base[nodes[starts]]
@@ -250,7 +266,10 @@ def earliest_capacity(
     order = gaining[np.argsort(ends[gaining], kind="stable")]
     total = int(base.sum()) + gains[order].cumsum()
     reached = int(np.searchsorted(total, needed))
-    return max(now, int(ends[order][reached])) if reached < len(total) else None
+    if reached == len(total):
+        return None
+    used = order[: reached + 1]
+    return max(now, int(ends[used[-1]])), list(dict.fromkeys(nodes[used].tolist()))
 
 
 def compute_capacity_after(row: Row, lookahead: Lookahead) -> _Ints:

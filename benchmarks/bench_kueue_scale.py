@@ -75,13 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="part of each kind's count")
-    parser.add_argument("--topology", action="store_true", help="also on 640 nodes in racks")
     arguments = parser.parse_args()
     print_machine()
     for min_run_s in (PreemptionLimits().min_run_s, 0):
         measure(arguments, 0, min_run_s)
-    if arguments.topology:
-        measure(arguments, RACKS, 0)
+    measure(arguments, RACKS, PreemptionLimits().min_run_s)
 
 
 if __name__ == "__main__":

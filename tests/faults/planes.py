@@ -107,6 +107,10 @@ class Plane:
         except httpx2.TransportError as error:
             await self._must_be_dead(f"a plane that drops requests is dead: {error!r}")
             raise Died from error
+        except RuntimeError as error:
+            if self.client is None:  # closed by the killer while the request waited for its turn
+                raise Died from error
+            raise
 
     async def _must_be_dead(self, what: str) -> None:
         """Wait for the end of the process; one that goes on says where its threads are."""
@@ -153,8 +157,9 @@ class Plane:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        if self.client is not None:
-            await self.client.aclose()
+        client, self.client = self.client, None  # from now on whoever asks is told that it died
+        if client is not None:
+            await client.aclose()
         if self.process is not None:
             self.process.close()
-        self.process = self.client = None
+        self.process = None

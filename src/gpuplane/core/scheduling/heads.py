@@ -157,7 +157,7 @@ class HeadKeeper:
         room_at, index, nodes = earliest
         first = max(room_at, quota_at)
         there = {
-            id(each): each
+            release_key(each): each  # by name: what started in this cycle is listed anew each time
             for node in nodes
             for each in trial.list_releases_on(index, node)
             if each.ends_at <= first

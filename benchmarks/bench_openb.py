@@ -21,7 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.figures import Limit, print_figure, print_machine
-from gpuplane.core.simulation.placement import (
+from gpuplane.core.simulation.placement.ahead import LookAhead, MovingPlacer
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod, parse_nodes, parse_pods
+from gpuplane.core.simulation.placement.replays import (
     Order,
     Placer,
     Report,
@@ -32,8 +34,6 @@ from gpuplane.core.simulation.placement import (
     policy_of,
     replay,
 )
-from gpuplane.core.simulation.placement_ahead import LookAhead, MovingPlacer
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod, parse_nodes, parse_pods
 
 DATA = Path(os.environ.get("GPUPLANE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 OPENB = DATA / "openb"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.core.simulation.placement import Order, Report
-from gpuplane.core.simulation.placement_reference import compute_typical_pods
+from gpuplane.core.simulation.placement.reference import compute_typical_pods
+from gpuplane.core.simulation.placement.replays import Order, Report
 from tests.unit.core.simulation.placement.trace import (
     list_names,
     needs_trace,

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.main import build
-from gpuplane.core.simulation.placement import POLICIES
+from gpuplane.core.simulation.placement.replays import POLICIES
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 n0,64000,262144,4,T4

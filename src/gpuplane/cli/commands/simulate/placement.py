@@ -13,7 +13,11 @@ import click
 
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Output, output_option, show_one
-from gpuplane.core.simulation.placement import (
+from gpuplane.core.simulation.placement.ahead import LookAhead, MovingPlacer
+from gpuplane.core.simulation.placement.arrivals import TooManyArrivalsError
+from gpuplane.core.simulation.placement.files import ListError, parse_nodes, parse_pods
+from gpuplane.core.simulation.placement.reference import ReferencePolicy
+from gpuplane.core.simulation.placement.replays import (
     POLICIES,
     Order,
     Report,
@@ -24,10 +28,6 @@ from gpuplane.core.simulation.placement import (
     policy_of,
     replay,
 )
-from gpuplane.core.simulation.placement_ahead import LookAhead, MovingPlacer
-from gpuplane.core.simulation.placement_arrivals import TooManyArrivalsError
-from gpuplane.core.simulation.placement_files import ListError, parse_nodes, parse_pods
-from gpuplane.core.simulation.placement_reference import ReferencePolicy
 
 T = TypeVar("T")
 

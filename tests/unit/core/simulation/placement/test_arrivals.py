@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuplane.core.simulation.placement_arrivals import (
+from gpuplane.core.simulation.placement.arrivals import (
     Chance,
     list_file_arrivals,
     list_shuffled_arrivals,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.core.simulation.placement_files import (
+from gpuplane.core.simulation.placement.files import (
     ListError,
     TraceNode,
     TracePod,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.core.scheduling.policy import Policy
-from gpuplane.core.simulation.placement import (
+from gpuplane.core.simulation.placement.ahead import LookAhead, MovingPlacer
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.reference import ReferencePlacer, ReferencePolicy
+from gpuplane.core.simulation.placement.replays import (
     POLICIES,
     Report,
     capacity_of,
     policy_of,
     replay,
 )
-from gpuplane.core.simulation.placement_ahead import LookAhead, MovingPlacer
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod
-from gpuplane.core.simulation.placement_reference import ReferencePlacer, ReferencePolicy
 from tests.unit.core.simulation.placement.trace import a_pod, run, some_nodes
 
 

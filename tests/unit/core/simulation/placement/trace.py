@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.simulation.placement import (
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod, parse_nodes, parse_pods
+from gpuplane.core.simulation.placement.replays import (
     Order,
     Report,
     capacity_of,
@@ -22,7 +23,6 @@ from gpuplane.core.simulation.placement import (
     make_placer,
     replay,
 )
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod, parse_nodes, parse_pods
 
 ROOT = Path(__file__).resolve().parents[5]
 DATA = Path(os.environ.get("GPUPLANE_DATA", ROOT.parent / "shared" / "data")) / "openb"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod
 
 PER_MILLE = 1000
 MAX_ARRIVALS = 2_000_000

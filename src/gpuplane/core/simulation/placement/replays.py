@@ -24,14 +24,14 @@ from gpuplane.core.scheduling.fragmentation import compute_typical_mix
 from gpuplane.core.scheduling.placement import Spots, place_workload
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.workload import Workload
-from gpuplane.core.simulation.placement_arrivals import (
+from gpuplane.core.simulation.placement.arrivals import (
     list_file_arrivals,
     list_shuffled_arrivals,
     name_nodes_by_chance,
     name_nodes_in_order,
 )
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod
-from gpuplane.core.simulation.placement_reference import (
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.reference import (
     Fragments,
     Nodes,
     ReferencePlacer,

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
-from gpuplane.core.simulation.placement_arrivals import Chance
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.arrivals import Chance
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -13,8 +13,8 @@ from gpuplane.core.scheduling.policy import Policy
 from gpuplane.core.scheduling.relocation import Quest, RelocationSearch, Tenants
 from gpuplane.core.scheduling.scores import score_of_rank
 from gpuplane.core.scheduling.workload import Workload
-from gpuplane.core.simulation.placement import CorePlacer
-from gpuplane.core.simulation.placement_files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.files import TraceNode, TracePod
+from gpuplane.core.simulation.placement.replays import CorePlacer
 
 MAX_WAIT = 8
 """Windows of arrivals after which a pod goes next, whatever it leaves."""

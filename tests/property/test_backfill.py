@@ -119,3 +119,25 @@ def test_work_of_another_queue_does_not_take_the_quota_that_a_head_counts_on() -
     decision = decide(world.snapshot(), CALM, NOW, 1)
     assert [placed.job_id for placed in decision.placed] == [short.build().job_id]
     assert "A place is kept for it" in decision.waiting[0].reason.sentence
+
+
+def test_a_second_head_on_a_node_does_not_let_others_delay_the_first() -> None:
+    queues = [unlimited_cluster_queue(name) for name in ("a", "b", "c")]
+    world = World([a_node()], queues)
+    for name, gpus, lasts_s in (("soon", 4, 100), ("later", 3, 1_000)):
+        job = a_workload(name, "a").gpus(gpus).having(estimated_duration_s=lasts_s)
+        world.pending.append(job.build())
+    world.apply(decide(world.snapshot(), CALM, NOW, 1))
+    first = a_workload("first", "a").gpus(5).priority(Priority.HIGH).age(100)
+    second = a_workload("second", "b").gpus(8).priority(Priority.HIGH)
+    long = a_workload("long", "c").gpus(1).having(max_duration_s=500)
+    short = a_workload("short", "c").gpus(1).having(max_duration_s=90)
+    heads = [first.build(), second.having(max_duration_s=50).build()]
+    world.pending = [*heads, long.build()]
+    decision = decide(world.snapshot(), CALM, NOW, 1)
+    kept = [each for each in decision.waiting if "A place is kept" in each.reason.sentence]
+    assert {each.job_id for each in kept} == {each.job_id for each in heads}
+    assert decision.placed == ()
+    world.pending = [*heads, short.build()]
+    placed = decide(world.snapshot(), CALM, NOW, 1).placed
+    assert [each.job_id for each in placed] == [short.build().job_id]

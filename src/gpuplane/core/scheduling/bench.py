@@ -247,8 +247,8 @@ class Bench:
     """A fleet with its rows, and the nodes that are held back for someone.
 
     Attributes:
-        held_until: Nodes kept for a blocked head or a preemptor: work that ends by then may use
-            them; 0 for nodes that are not held, shape (node,).
+        held_until: Nodes kept for blocked heads, until the first of them starts: work that ends
+            by then may use them; 0 for nodes that are not held, shape (node,).
         upcoming: Reservations that have not begun, with the GPUs that are kept clear for them.
         is_open: A cycle works on it.
         max_rows: Rows kept at most; the oldest go first.
@@ -350,9 +350,14 @@ class Bench:
         return found
 
     def hold(self, node: int, until: int) -> None:
-        """Keep a node for someone: only work that ends by then may start there."""
+        """Keep a node for someone: only work that ends by then may start there.
+
+        A node that is kept for several is kept for the earliest: who is in time for that one is
+        in time for the others.
+        """
         self._open_until.clear()
-        self.held_until[node] = max(int(self.held_until[node]), until)
+        known = int(self.held_until[node])
+        self.held_until[node] = min(known, until) if known else until
         self.is_holding = True
 
     def release_holds(self) -> None:

@@ -52,6 +52,16 @@ def test_another_policy_gets_a_bench_of_its_own() -> None:
     assert open_bench(fleet, policy, NO_MIX, NOW, 1) is not first
 
 
+def test_a_node_kept_for_two_heads_is_kept_for_the_earlier_one() -> None:
+    bench = a_bench(a_fleet(count=2))
+    for first, second in ((1000, 9000), (9000, 1000)):
+        bench.hold(1, NOW + first)
+        bench.hold(1, NOW + second)
+        assert bench.open_nodes(NOW + 2000).tolist() == [True, False]
+        assert bench.open_nodes(NOW + 1000).tolist() == [True, True]
+        bench.release_holds()
+
+
 def test_nodes_that_were_held_are_free_again_in_the_next_cycle() -> None:
     fleet = a_fleet(count=2)
     bench = a_bench(fleet)

@@ -431,7 +431,8 @@ class Trial:
         affinity = self.affinity_nodes(workload, index)
         if affinity is not None:
             parts.append(affinity)
-        if bench.is_holding:
+        if bench.is_holding and not workload.only_reserved:
+            # GPUs that a reservation has been granted are nobody's to keep for a head.
             parts.append(bench.open_nodes(latest_end(workload, self.now)))
         if not parts:
             return None

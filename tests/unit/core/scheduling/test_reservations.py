@@ -18,6 +18,7 @@ from gpuplane.core.quota.specs import (
     QueueingStrategy,
     ResourceGroup,
     ResourceQuota,
+    unlimited_cluster_queue,
 )
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
@@ -220,6 +221,22 @@ def test_work_on_its_reservation_needs_no_quota_and_waits_behind_nobody() -> Non
     assert "It runs on GPUs of its reservation." in found.placed[0].explanation
     taken = {gpu for each in found.placed[0].replicas for gpu in each.gpu_ids}
     assert taken == {node.gpus[0].gpu_id, node.gpus[1].gpu_id}
+
+
+@pytest.mark.parametrize("queue", ["theirs", "default"])
+def test_work_on_its_reservation_starts_on_a_node_that_is_kept_for_a_head(queue: str) -> None:
+    held = ReservationId(an_id("held"))
+    node = a_node(reserved=dict.fromkeys(range(4, 8), held))
+    queues = [unlimited_cluster_queue("theirs"), unlimited_cluster_queue("default")]
+    world = World([node], queues)
+    world.pending = [a_job("now", 4, estimated_duration_s=1000)]
+    world.apply(decided(world))
+    head = a_workload("head", "theirs").gpus(4).priority(Priority.HIGH).build()
+    own = a_workload("own", queue).gpus(4).having(reservation_id=held).build()
+    world.pending = [head, own]
+    found = decided(world)
+    assert "A place is kept for it" in found.waiting[0].reason.sentence
+    assert [placed.job_id for placed in found.placed] == [own.job_id]
 
 
 def test_without_quota_no_gpu_beyond_the_reservation_is_given() -> None:

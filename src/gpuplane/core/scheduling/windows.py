@@ -2,7 +2,9 @@
 
 Owns the arithmetic across midnight and across changes of the clock; the instant is an argument.
 A window opens and closes at its wall-clock times, so a night on which the clock goes back is an
-hour longer, and a start that the clock jumps over is as much later as the clock jumped.
+hour longer, and a start that the clock jumps over is as much later as the clock jumped. A window
+that would close before it opens on such a day does not open on it. Whole days one after another
+are one window; one of all days has no end.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -13,6 +15,9 @@ from gpuplane.core.workloads import TimeWindow, WindowEnd
 
 _SEARCH_DAYS = 15
 """Two weeks and a day: a window with weekdays opens at least once a week."""
+_WEEK_DAYS = 7
+WITHOUT_END = 1 << 62
+"""When a window closes that is always open, in ms: after every duration."""
 
 
 def find_current_window(window: TimeWindow, now: int) -> tuple[int, int] | None:
@@ -74,12 +79,23 @@ def _span_of(window: TimeWindow, day: date) -> tuple[int, int] | None:
     """Return the window that opens on a local day, None when it does not open that day."""
     if window.weekdays and day.isoweekday() not in window.weekdays:
         return None
-    crosses = window.end_minute <= window.start_minute
+    opens = _instant(day, window.start_minute, window.zone)
+    if window.start_minute == window.end_minute:
+        return opens, _end_of_days(window, day)
+    crosses = window.end_minute < window.start_minute
     last = day + timedelta(days=1) if crosses else day
-    return (
-        _instant(day, window.start_minute, window.zone),
-        _instant(last, window.end_minute, window.zone),
-    )
+    closes = _instant(last, window.end_minute, window.zone)
+    # A start that the clock jumps over may be later than an end behind the jump.
+    return (opens, closes) if opens < closes else None
+
+
+def _end_of_days(window: TimeWindow, first: date) -> int:
+    """Return when whole days, of which this is one, are followed by a day that is none."""
+    for days in range(1, _WEEK_DAYS):
+        day = first + timedelta(days=days)
+        if window.weekdays and day.isoweekday() not in window.weekdays:
+            return _instant(day, window.end_minute, window.zone)
+    return WITHOUT_END
 
 
 def _instant(day: date, minute: int, zone: str) -> int:

@@ -10,7 +10,12 @@ import pytest
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.policy import Policy
-from gpuplane.core.scheduling.windows import find_current_window, find_next_window
+from gpuplane.core.scheduling.windows import (
+    WITHOUT_END,
+    find_current_window,
+    find_fitting_window,
+    find_next_window,
+)
 from gpuplane.core.workloads import TimeWindow
 from tests.builders import World, a_node, a_workload
 
@@ -90,3 +95,40 @@ def test_a_zone_that_is_not_known_is_a_reason_and_no_error() -> None:
     verdict = decide(world.snapshot(), Policy(), at("2025-06-11T12:00"), 1).waiting[0]
     assert verdict.reason.word is Word.TIME_WINDOW
     assert "Mars/Olympus" in verdict.reason.sentence
+
+
+def test_a_window_that_the_clock_would_close_before_it_opens_stays_shut_that_day() -> None:
+    # 02:45 is jumped over and becomes 03:45, which is after 03:15.
+    window = TimeWindow(2 * 60 + 45, 3 * 60 + 15, BERLIN)
+    assert find_current_window(window, at("2026-03-29T03:05")) is None
+    assert find_next_window(window, at("2026-03-29T01:00")) == (
+        at("2026-03-30T02:45"),
+        at("2026-03-30T03:15"),
+    )
+
+
+def test_work_that_is_too_long_for_what_is_left_waits_over_the_change_of_the_clock() -> None:
+    window = TimeWindow(2 * 60 + 45, 3 * 60 + 15, BERLIN)
+    late = a_workload().having(window=window, estimated_duration_s=20 * 60).build()
+    decision = decide(
+        World([a_node()], pending=[late]).snapshot(), Policy(), at("2026-03-28T03:00"), 1
+    )
+    assert decision.waiting[0].reason.word is Word.WINDOW_TOO_SHORT
+    assert find_fitting_window(window, at("2026-03-28T03:00"), 20 * 60) == (
+        at("2026-03-30T02:45"),
+        at("2026-03-30T03:15"),
+    )
+
+
+def test_a_window_of_all_days_has_no_end_so_long_work_starts_at_any_hour() -> None:
+    window = TimeWindow(8 * 60, 8 * 60, "UTC")
+    now = at("2026-01-01T20:00", "UTC")
+    assert (find_current_window(window, now) or (0, 0))[1] == WITHOUT_END
+    long = a_workload().having(window=window, estimated_duration_s=13 * 3600).build()
+    assert decide(World([a_node()], pending=[long]).snapshot(), Policy(), now, 1).placed
+
+
+def test_whole_days_one_after_another_are_one_window() -> None:
+    weekend = TimeWindow(0, 0, "UTC", weekdays=(6, 7))
+    span = find_fitting_window(weekend, at("2026-01-03T20:00", "UTC"), 13 * 3600)
+    assert span == (at("2026-01-03T00:00", "UTC"), at("2026-01-05T00:00", "UTC"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus
-from gpuplane.core.scheduling.windows import find_current_window
+from gpuplane.core.scheduling.windows import WITHOUT_END, find_current_window
 from gpuplane.core.workloads import BudgetAction, DeadlineAction, WindowEnd
 from gpuplane.domains.jobs.rules.uptime import look_instant
 from gpuplane.domains.jobs.rules.values import Attempt, Job
@@ -178,7 +178,7 @@ def window_end_of(job: Job) -> int | None:
     if window is None or window.at_end is WindowEnd.FINISH or job.admitted_at is None:
         return None
     span = find_current_window(window, job.admitted_at)
-    return None if span is None else span[1]
+    return None if span is None or span[1] == WITHOUT_END else span[1]
 
 
 def _is_stop_overdue(attempt: Attempt, now: int) -> bool:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -210,6 +211,22 @@ def find_models_with_profile(name: str, model: str | None = None) -> tuple[str, 
         for table in _TABLES.values()
         if (allowed is None or table.model in allowed) and table.find_profile(name) is not None
     )
+
+
+@lru_cache(maxsize=1024)
+def find_compute_share(name: str, model: str | None = None) -> tuple[int, int] | None:
+    """Return (its compute slices, those of the whole GPU) of a profile, or None if none has it.
+
+    Args:
+        name: The profile in any spelling.
+        model: The model or family it is on, where that is known: a name may be on several.
+    """
+    known = find_models_with_profile(name, model) or find_models_with_profile(name)
+    if not known:
+        return None
+    table = _TABLES[known[0]]
+    profile = table.find_profile(name)
+    return None if profile is None else (profile.compute_slices, table.compute_slices)
 
 
 def nearest_profiles(model: str, name: str, limit: int = 3) -> list[str]:

@@ -19,6 +19,8 @@ stop it would make the higher one wait longer.
 from dataclasses import dataclass
 
 from gpuplane.core.amounts import MS_PER_S, WHOLE_GPU_MILLI
+from gpuplane.core.fleet.facts import Allocation
+from gpuplane.core.mig.profiles import find_compute_share
 from gpuplane.core.quota.preemption import (
     AdmittedWorkload,
     Legality,
@@ -79,10 +81,8 @@ def is_protected(running: RunningWorkload, limits: PreemptionLimits, now: int) -
 def compute_loss(running: RunningWorkload, now: int) -> Loss:
     """Return what stopping the workload now throws away."""
     since = max(running.started_at, running.checkpoint_at or 0)
-    gpu_milli = sum(
-        len(each.gpu_ids) * each.gpu_milli if each.mig is None else WHOLE_GPU_MILLI // 7
-        for each in running.allocations
-    )
+    model = running.workload.resources.gpu_model
+    gpu_milli = sum(_gpu_milli_of(each, model) for each in running.allocations)
     kept_s = max(0, now - since) // MS_PER_S
     remaining = None
     if running.expected_end is not None:
@@ -94,6 +94,15 @@ def compute_loss(running: RunningWorkload, now: int) -> Loss:
         remaining_s=remaining,
         is_nearly_done=_is_nearly_done(running, ran_s),
     )
+
+
+def _gpu_milli_of(held: Allocation, model: str | None) -> int:
+    """Return how much of GPUs a replica holds; an instance counts by its compute slices."""
+    if held.mig is None:
+        return len(held.gpu_ids) * held.gpu_milli
+    # Of a profile that no built-in table has nothing is known: it counts as the whole GPU.
+    part, whole = find_compute_share(held.mig.profile, model) or (1, 1)
+    return WHOLE_GPU_MILLI * part // whole
 
 
 def _is_nearly_done(running: RunningWorkload, ran_s: int) -> bool:

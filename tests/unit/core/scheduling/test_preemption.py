@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplane.core.fleet.facts import Allocation, MigPlacement
 from gpuplane.core.forecast.forecasting import forecast
 from gpuplane.core.quota.specs import (
     GPU,
@@ -23,6 +24,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.policy import Policy, PreemptionLimits, Snapshot
+from gpuplane.core.scheduling.preemption import compute_loss
 from gpuplane.core.scheduling.workload import RunningWorkload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from tests.builders import (
@@ -326,3 +328,23 @@ def test_work_of_a_queue_that_is_gone_runs_on_and_disturbs_nobody() -> None:
 def test_a_local_queue_that_leads_elsewhere_is_a_reason() -> None:
     world = World([a_node("a")], pending=[a_workload().having(local_queue="t/door").build()])
     assert run(world).waiting[0].reason.word is Word.NO_QUEUE
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "lost_gpu_s"),
+    [
+        ("7g.80gb", None, 3600),
+        ("3g.40gb", None, 3600 * 428 // 1000),
+        ("1g.10gb", None, 3600 * 142 // 1000),
+        ("1g.24gb", "nvidia-rtx-pro-6000", 900),
+        ("1g.24gb", "nvidia-h100-94gb-nvl", 3600 * 142 // 1000),
+    ],
+)
+def test_an_instance_loses_the_part_of_the_gpu_that_its_profile_takes(
+    profile: str, model: str | None, lost_gpu_s: int
+) -> None:
+    held = MigPlacement(a_node("a").gpus[0].gpu_id, profile, 0)
+    workload = a_workload("sliced").mig(profile).resources(gpu_model=model).build()
+    allocation = Allocation(workload.job_id, a_node("a").node_id, mig=held)
+    running = RunningWorkload(workload, CLUSTER, (allocation,), NOW - HOUR_S * 1000)
+    assert compute_loss(running, NOW).lost_gpu_s == lost_gpu_s

@@ -14,19 +14,25 @@ CLIENT = (
     "admin token in the home folder), `GPUPLANE_PROJECT`."
 )
 MADE = "This page is made by `python -m tools.make_settings_page`; a test compares it."
-TABLE = "| variable | default | unit | why |\n|---|---|---|---|\n"
-HEAD = f"# Settings\n\n{INTRO}\n\n{CLIENT}\n\n{MADE}\n\n{TABLE}"
+BOUNDS = (
+    "A value outside of what a setting may be is refused before anything is opened, with exit "
+    "code 2; so are `nan` and `inf`."
+)
+TABLE = "| variable | default | may be | unit | why |\n|---|---|---|---|---|\n"
+HEAD = f"# Settings\n\n{INTRO}\n\n{CLIENT}\n\n{BOUNDS}\n\n{MADE}\n\n{TABLE}"
 
 
 def render() -> str:
     """Return the page."""
     rows = [
-        f"| `{row.variable}` | `{row.default}` | {row.unit} | {row.reason} |"
-        if row.default
-        else f"| `{row.variable}` |  | {row.unit} | {row.reason} |"
+        f"| `{row.variable}` | {_code(row.default)} | {row.values} | {row.unit} | {row.reason} |"
         for row in describe_settings()
     ]
     return HEAD + "\n".join(rows) + "\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
 
 
 if __name__ == "__main__":

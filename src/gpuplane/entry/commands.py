@@ -24,7 +24,8 @@ def up(
     """Start the control plane in this terminal; Ctrl-C stops it, running jobs go on."""
     if lists_settings:
         for each in describe_settings():
-            click.echo(f"{each.variable}={each.default}\n    {each.unit}; {each.reason}")
+            may_be = f" in {each.values}" if ".." in each.values else ""
+            click.echo(f"{each.variable}={each.default}\n    {each.unit}{may_be}; {each.reason}")
         return 0
     try:
         settings = load_settings(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gpuplane.core.scheduling.policy import PlacementPolicy
+
 PREFIX = "GPUPLANE_"
 NOT_SETTINGS = frozenset(
     {
@@ -40,83 +42,165 @@ JOB_PREFIXES = (
     "GPUPLANE_TEST_",
 )
 """What a job is told; a control plane started inside a job sees them too."""
+YEAR_S = 31_536_000
+INTERVAL_S = (0.05, 86_400)
+"""Below a twentieth of a second a loop would leave no time to those who ask."""
+KEPT_DAYS = (0.01, 36_500)
+"""A quarter of an hour at least, so that whoever waits for an end still finds it."""
+PERCENT = (0, 100)
+SIZE = (1024, 1 << 50)
 
 
 class SettingsError(Exception):
     """A setting that cannot hold; the text names it, says why and what to do."""
 
 
-def setting(default: Any, unit: str, reason: str) -> Any:
-    """Return a field of a settings group with its unit and its reason."""
-    return field(default=default, metadata={"unit": unit, "reason": reason})
+def setting(
+    default: Any,
+    unit: str,
+    reason: str,
+    *,
+    within: tuple[float, float] | None = None,
+    among: tuple[str, ...] = (),
+) -> Any:
+    """Return a field of a settings group with its unit and its reason.
+
+    Args:
+        default: What holds when nobody sets it.
+        unit: What it counts, or how it is written.
+        reason: Why it is there, or why it is so large.
+        within: The least and the most that a number may be; every number has them.
+        among: The words that it may be, where only some have a meaning.
+    """
+    told = {"unit": unit, "reason": reason, "within": within, "among": tuple(map(str, among))}
+    return field(default=default, metadata=told)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The API's socket and the size of what it accepts."""
 
-    body_bytes: int = setting(2 << 20, "bytes", "a manifest of 1,000 jobs is a tenth of it")
-    json_depth: int = setting(64, "levels", "deeper JSON has no meaning here")
-    submits_per_s: float = setting(0.0, "submits per second and tenant, 0 for no limit", "one "
-                                   "tenant's loop must not starve the others")  # fmt: skip
-    submit_burst: int = setting(1000, "submits", "a sweep may come at once")
-    streams: int = setting(200, "readers", "each follows the event stream on an open socket")
-    log_followers: int = setting(500, "readers per server", "each holds a socket and looks for "
-                                 "new output ten times a second")  # fmt: skip
-    workspace_bytes: int = setting(256 << 20, "bytes", "an uploaded working directory; data "
-                                   "belongs into volumes")  # fmt: skip
+    body_bytes: int = setting(
+        2 << 20, "bytes", "a manifest of 1,000 jobs is a tenth of it", within=(1024, 1 << 30)
+    )
+    json_depth: int = setting(64, "levels", "deeper JSON has no meaning here", within=(1, 500))
+    submits_per_s: float = setting(
+        0.0,
+        "submits per second and tenant, 0 for no limit",
+        "one tenant's loop must not starve the others",
+        within=(0, 1_000_000),
+    )
+    submit_burst: int = setting(1000, "submits", "a sweep may come at once", within=(1, 1_000_000))
+    streams: int = setting(
+        200, "readers", "each follows the event stream on an open socket", within=(0, 100_000)
+    )
+    log_followers: int = setting(
+        500,
+        "readers per server",
+        "each holds a socket and looks for new output ten times a second",
+        within=(0, 100_000),
+    )
+    workspace_bytes: int = setting(
+        256 << 20,
+        "bytes",
+        "an uploaded working directory; data belongs into volumes",
+        within=(1024, 1 << 40),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
     """What one tenant may have."""
 
-    unfinished_jobs: int = setting(100_000, "jobs per tenant, 0 for no limit", "the queue is read "
-                                   "as a whole")  # fmt: skip
-    array_size: int = setting(10_000, "jobs", "one submit is one transaction")
+    unfinished_jobs: int = setting(
+        100_000,
+        "jobs per tenant, 0 for no limit",
+        "the queue is read as a whole",
+        within=(0, 100_000_000),
+    )
+    array_size: int = setting(10_000, "jobs", "one submit is one transaction", within=(1, 100_000))
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
     """How often loops look when nothing wakes them."""
 
-    scheduler_s: float = setting(10.0, "seconds", "time windows open without an event")
-    dispatcher_s: float = setting(5.0, "seconds", "a backend that was away is tried again")
-    observer_s: float = setting(5.0, "seconds", "a change that no watcher saw is found")
-    inventory_s: float = setting(10.0, "seconds", "nodes and GPUs come, fail and go")
-    monitor_s: float = setting(1.0, "seconds", "the resolution of deadlines and gates")
-    learner_s: float = setting(10.0, "seconds", "backstop; the end of an attempt wakes it")
-    retention_s: float = setting(3600.0, "seconds", "pruning is not urgent")
+    scheduler_s: float = setting(
+        10.0, "seconds", "time windows open without an event", within=INTERVAL_S
+    )
+    dispatcher_s: float = setting(
+        5.0, "seconds", "a backend that was away is tried again", within=INTERVAL_S
+    )
+    observer_s: float = setting(
+        5.0, "seconds", "a change that no watcher saw is found", within=INTERVAL_S
+    )
+    inventory_s: float = setting(
+        10.0, "seconds", "nodes and GPUs come, fail and go", within=INTERVAL_S
+    )
+    monitor_s: float = setting(
+        1.0, "seconds", "the resolution of deadlines and gates", within=INTERVAL_S
+    )
+    learner_s: float = setting(
+        10.0, "seconds", "backstop; the end of an attempt wakes it", within=INTERVAL_S
+    )
+    retention_s: float = setting(3600.0, "seconds", "pruning is not urgent", within=(1, 604_800))
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
     """How long things are kept."""
 
-    jobs_days: float = setting(90.0, "days", "after their end; the ledger keeps its lines for ever")
-    logs_days: float = setting(14.0, "days", "after the end of the attempt")
-    events_days: float = setting(90.0, "days", "spec scenario 1.2: audit for 90 days at least")
-    answers_hours: float = setting(24.0, "hours", "how long an Idempotency-Key is remembered")
+    jobs_days: float = setting(
+        90.0, "days", "after their end; the ledger keeps its lines for ever", within=KEPT_DAYS
+    )
+    logs_days: float = setting(14.0, "days", "after the end of the attempt", within=KEPT_DAYS)
+    events_days: float = setting(
+        90.0, "days", "spec scenario 1.2: audit for 90 days at least", within=KEPT_DAYS
+    )
+    answers_hours: float = setting(
+        24.0, "hours", "how long an Idempotency-Key is remembered", within=(0.1, 8_760)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingSettings:
     """How the scheduler decides."""
 
-    placement: str = setting("fragmentation", "policy", "leaves the least GPU capacity that "
-                             "typical work cannot use")  # fmt: skip
-    seed: int = setting(0, "number", "breaks ties; the same input and seed decide the same")
+    placement: str = setting(
+        "fragmentation",
+        "policy",
+        "leaves the least GPU capacity that typical work cannot use",
+        among=tuple(PlacementPolicy),
+    )
+    seed: int = setting(
+        0,
+        "number",
+        "breaks ties; the same input and seed decide the same",
+        within=(0, (1 << 63) - 1),
+    )
     preemption: bool = setting(True, "true or false", "whether higher classes may stop lower ones")
     repartition: bool = setting(True, "true or false", "whether MIG instances that nobody holds "
                                 "give way to one that is asked for")  # fmt: skip
-    hint_points: int = setting(10, "points of 100", "most that a prediction adds to or takes from "
-                               "a node's score; 0 for none")  # fmt: skip
+    hint_points: int = setting(
+        10,
+        "points of 100",
+        "most that a prediction adds to or takes from a node's score; 0 for none",
+        within=(0, 100),
+    )
     victims_by_loss: bool = setting(True, "true or false", "victims for quota are those that lose "
                                     "least; false takes those that Kueue takes")  # fmt: skip
-    recordings: int = setting(0, "files", "so many of the last decisions are kept in the home "
-                              "folder with all they were made from")  # fmt: skip
-    no_show_s: int = setting(3600, "seconds", "a reservation that nobody uses so long after its "
-                             "beginning is given up; 0 keeps it")  # fmt: skip
+    recordings: int = setting(
+        0,
+        "files",
+        "so many of the last decisions are kept in the home folder with all they were made from",
+        within=(0, 100_000),
+    )
+    no_show_s: int = setting(
+        3600,
+        "seconds",
+        "a reservation that nobody uses so long after its beginning is given up; 0 keeps it",
+        within=(0, YEAR_S),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,36 +210,58 @@ class DecisionSettings:
     The scheduler has one child and the questions of people have another.
     """
 
-    inline_ms: float = setting(20.0, "milliseconds", "what is expected to take longer leaves the "
-                               "server's process; 0 sends everything")  # fmt: skip
-    timeout_s: float = setting(120.0, "seconds", "a decision that takes longer is given up")
-    memory_mib: int = setting(4096, "MiB per child", "100,000 waiting jobs take about 1,000")
-    idle_s: float = setting(30.0, "seconds", "a child that nobody asks is stopped: it holds "
-                            "about 40 MB")  # fmt: skip
+    inline_ms: float = setting(
+        20.0,
+        "milliseconds",
+        "what is expected to take longer leaves the server's process; 0 sends everything",
+        within=(0, 3_600_000),
+    )
+    timeout_s: float = setting(
+        120.0, "seconds", "a decision that takes longer is given up", within=(0.1, 86_400)
+    )
+    memory_mib: int = setting(
+        4096, "MiB per child", "100,000 waiting jobs take about 1,000", within=(128, 1 << 20)
+    )
+    idle_s: float = setting(
+        30.0,
+        "seconds",
+        "a child that nobody asks is stopped: it holds about 40 MB",
+        within=(0, 86_400),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
     """Targets of the priority classes; a breach risk at 80 % of one is an event."""
 
-    critical_wait_s: int = setting(300, "seconds (p99)", "spec scenario 14")
-    high_wait_s: int = setting(1800, "seconds (p99)", "spec scenario 14")
-    normal_wait_s: int = setting(7200, "seconds (p99)", "spec scenario 14")
-    critical_uptime: float = setting(99.99, "percent", "spec scenario 14")
-    high_uptime: float = setting(99.9, "percent", "spec scenario 14")
-    normal_uptime: float = setting(99.5, "percent", "spec scenario 14")
-    uptime_window_days: float = setting(30.0, "days", "the rolling window in which the down time "
-                                        "of a service counts")  # fmt: skip
+    critical_wait_s: int = setting(300, "seconds (p99)", "spec scenario 14", within=(1, YEAR_S))
+    high_wait_s: int = setting(1800, "seconds (p99)", "spec scenario 14", within=(1, YEAR_S))
+    normal_wait_s: int = setting(7200, "seconds (p99)", "spec scenario 14", within=(1, YEAR_S))
+    critical_uptime: float = setting(99.99, "percent", "spec scenario 14", within=PERCENT)
+    high_uptime: float = setting(99.9, "percent", "spec scenario 14", within=PERCENT)
+    normal_uptime: float = setting(99.5, "percent", "spec scenario 14", within=PERCENT)
+    uptime_window_days: float = setting(
+        30.0,
+        "days",
+        "the rolling window in which the down time of a service counts",
+        within=(0.01, 3_650),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
     """Outgoing webhooks."""
 
-    max_tries: int = setting(8, "tries", "with back-off that is about an hour")
-    timeout_s: float = setting(10.0, "seconds", "a slow receiver must not hold the sender")
-    disable_after: int = setting(50, "failed tries in a row", "a receiver that is gone is left")
-    per_tenant: int = setting(50, "webhooks", "each event is matched against all of them")
+    max_tries: int = setting(8, "tries", "with back-off that is about an hour", within=(1, 100))
+    timeout_s: float = setting(
+        10.0, "seconds", "a slow receiver must not hold the sender", within=(0.1, 600)
+    )
+    disable_after: int = setting(
+        50, "failed tries in a row", "a receiver that is gone is left", within=(1, 1_000_000)
+    )
+    per_tenant: int = setting(
+        50, "webhooks", "each event is matched against all of them", within=(0, 100_000)
+    )
     allowed_hosts: str = setting("", "host names, comma-separated", "private and loopback "
                                  "addresses are refused unless named here")  # fmt: skip
 
@@ -164,12 +270,21 @@ class WebhookSettings:
 class LocalMachineSettings:
     """What jobs on this machine may leave behind."""
 
-    max_log_bytes: int = setting(64 << 20, "bytes per stream and replica", "the oldest segments "
-                                 "go first")  # fmt: skip
-    log_segment_bytes: int = setting(8 << 20, "bytes", "the step in which old output goes")
-    max_artifact_bytes: int = setting(10 << 30, "bytes per attempt", "artifacts are copied")
-    max_workspace_bytes: int = setting(10 << 30, "bytes", "an unpacked working directory")
-    max_exec_bytes: int = setting(1 << 20, "bytes per stream", "the answer is held in memory")
+    max_log_bytes: int = setting(
+        64 << 20, "bytes per stream and replica", "the oldest segments go first", within=SIZE
+    )
+    log_segment_bytes: int = setting(
+        8 << 20, "bytes", "the step in which old output goes", within=SIZE
+    )
+    max_artifact_bytes: int = setting(
+        10 << 30, "bytes per attempt", "artifacts are copied", within=SIZE
+    )
+    max_workspace_bytes: int = setting(
+        10 << 30, "bytes", "an unpacked working directory", within=SIZE
+    )
+    max_exec_bytes: int = setting(
+        1 << 20, "bytes per stream", "the answer is held in memory", within=(1024, 1 << 30)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +308,15 @@ class Settings:
 
     home: Path = setting(Path("~/.gpuplane"), "folder", "data, keys and logs of one control plane")
     host: str = setting("127.0.0.1", "address", "nothing listens beyond loopback unless told")
-    port: int = setting(7070, "TCP port", "0 takes a free one")
+    port: int = setting(7070, "TCP port", "0 takes a free one", within=(0, 65_535))
     database_url: str = setting("", "URL, empty for SQLite in the home", "sqlite:///… or "
                                 "postgresql://…")  # fmt: skip
-    log_level: str = setting("info", "debug, info, warning or error", "how much is logged")
+    log_level: str = setting(
+        "info",
+        "level",
+        "how much is logged",
+        among=("debug", "info", "warning", "error"),
+    )
     http: HttpSettings = field(default_factory=HttpSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     loops: LoopSettings = field(default_factory=LoopSettings)
@@ -223,17 +343,19 @@ class Described:
     default: str
     unit: str
     reason: str
+    values: str
+    """What it may be: `0..100`, or the words; empty where only its form is prescribed."""
 
 
 def describe_settings() -> list[Described]:
-    """Return every setting with its variable, default, unit and reason, in order."""
+    """Return every setting with its variable, default, unit, reason and bounds, in order."""
     rows = []
     for path, each in _leaves(Settings):
         default = each.default
         rows.append(
             Described(
                 _variable(path), json.dumps(default) if isinstance(default, bool) else str(default),
-                each.metadata["unit"], each.metadata["reason"],
+                each.metadata["unit"], each.metadata["reason"], _values_of(each),
             )
         )  # fmt: skip
     return rows
@@ -262,26 +384,52 @@ def load_settings(environment: Mapping[str, str], **overrides: Any) -> Settings:
         if value is not None:
             values[(name,)] = value
     built = _build(Settings, (), values)
-    return _checked(dataclasses.replace(built, home=Path(built.home).expanduser().resolve()))
+    try:
+        home = Path(built.home).expanduser().resolve()
+    except RuntimeError as error:
+        raise SettingsError(
+            f"GPUPLANE_HOME={str(built.home)!r} is no folder: {error}. Write its whole path."
+        ) from error
+    return _checked(dataclasses.replace(built, home=home))
 
 
 def _checked(settings: Settings) -> Settings:
-    if not 0 <= settings.port <= 65_535:
-        raise SettingsError(f"GPUPLANE_PORT must lie in 0..65535, not {settings.port}.")
+    for path, each in _leaves(Settings):
+        value: Any = settings
+        for name in path:
+            value = getattr(value, name)
+        _check_value(_variable(path), value, each)
     scheme = settings.sql_url.split(":", 1)[0]
     if scheme not in ("sqlite", "postgresql", "postgresql+psycopg"):
         raise SettingsError(
             f"GPUPLANE_DATABASE_URL starts with {scheme!r}; use sqlite:///PATH or postgresql://…"
         )
-    if settings.log_level not in ("debug", "info", "warning", "error"):
-        raise SettingsError(f"GPUPLANE_LOG_LEVEL {settings.log_level!r}: debug, info, warning, "
-                            "error.")  # fmt: skip
-    points = settings.scheduling.hint_points
-    if not 0 <= points <= 100:
-        raise SettingsError(
-            f"GPUPLANE_SCHEDULING_HINT_POINTS must lie in 0..100, not {points}: a score has 100."
-        )
     return settings
+
+
+def _check_value(name: str, value: Any, each: Any) -> None:
+    """Refuse a number out of its bounds and a word without a meaning; `nan` lies in no bounds."""
+    within, among = each.metadata["within"], each.metadata["among"]
+    default = f"Leave it out for the default, {each.default}."
+    if within is not None and not (within[0] <= value <= within[1]):
+        raise SettingsError(
+            f"{name} must lie in {_values_of(each)}, not {value} ({each.metadata['unit']}). "
+            f"{default}"
+        )
+    if among and value not in among:
+        near = difflib.get_close_matches(value, among, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise SettingsError(f"{name} must be one of {', '.join(among)}, not {value!r}.{hint} "
+                            f"{default}")  # fmt: skip
+
+
+def _values_of(each: Any) -> str:
+    """Return what a setting may be, as people write it."""
+    within = each.metadata["within"]
+    if within is None:
+        return ", ".join(each.metadata["among"])
+    low, high = (str(bound) for bound in within)
+    return f"{low}..{high}"
 
 
 def _leaves(group: type, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

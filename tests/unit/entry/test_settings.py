@@ -1,13 +1,16 @@
 """Settings: documented, frozen, and strict about what they do not know."""
 
+import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from gpuplane.core.workloads import Priority
 from gpuplane.entry.assembling import uptimes_of
-from gpuplane.entry.settings import SettingsError, describe_settings, load_settings
+from gpuplane.entry.commands import up
+from gpuplane.entry.settings import Described, SettingsError, describe_settings, load_settings
 from tools.make_settings_page import render
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +57,69 @@ def test_a_port_out_of_range_is_refused(port: str) -> None:
 def test_a_hint_of_more_points_than_a_score_has_is_refused(points: str) -> None:
     with pytest.raises(SettingsError, match=r"HINT_POINTS must lie in 0\.\.100"):
         load_settings({"GPUPLANE_SCHEDULING_HINT_POINTS": points})
+
+
+def test_every_number_has_bounds_and_its_default_lies_in_them() -> None:
+    for row in describe_settings():
+        if row.default.replace(".", "", 1).isdigit():
+            assert re.fullmatch(r"[\d.]+?\.\.\d+", row.values), row
+
+
+@pytest.mark.parametrize("row", [row for row in describe_settings() if ".." in row.values],
+                         ids=lambda row: row.variable)  # fmt: skip
+def test_a_number_beyond_its_bounds_is_refused_by_name_bounds_and_default(row: Described) -> None:
+    low, high = row.values.split("..", 1)
+    whole = "." not in row.default
+    assert load_settings({row.variable: high}) is not None
+    outside = ["-1", str(int(high) + 1), "9" * 400]
+    for text in outside if whole else [*outside, "nan", "inf", "-inf"]:
+        with pytest.raises(SettingsError) as refused:
+            load_settings({row.variable: text})
+        assert str(refused.value).startswith(f"{row.variable} must lie in {low}..{high}, not ")
+        assert str(refused.value).endswith(f"Leave it out for the default, {row.default}.")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("GPUPLANE_RETENTION_JOBS_DAYS", "-1"),
+        ("GPUPLANE_LOOPS_MONITOR_S", "nan"),
+        ("GPUPLANE_LOOPS_SCHEDULER_S", "0"),
+        ("GPUPLANE_LIMITS_ARRAY_SIZE", "-5"),
+        ("GPUPLANE_HTTP_BODY_BYTES", "-1"),
+        ("GPUPLANE_TARGETS_CRITICAL_UPTIME", "500"),
+    ],
+)
+def test_up_ends_with_the_usage_code_for_a_number_that_cannot_hold(
+    variable: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, text)
+    done = CliRunner().invoke(up, ["--home", str(tmp_path / "home")])
+    assert done.exit_code == 2
+    assert f"{variable} must lie in" in done.output
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "named"),
+    [
+        ("GPUPLANE_SCHEDULING_PLACEMENT", "foo", "fragmentation, balanced, leastLoaded"),
+        ("GPUPLANE_SCHEDULING_PLACEMENT", "balance", "Did you mean balanced?"),
+        ("GPUPLANE_LOG_LEVEL", "loud", "debug, info, warning, error"),
+    ],
+)
+def test_a_word_without_a_meaning_is_refused_with_those_that_have_one(
+    variable: str, text: str, named: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings({variable: text})
+    assert str(refused.value).startswith(f"{variable} must be one of ")
+    assert named in str(refused.value)
+
+
+def test_a_home_of_a_user_who_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingsError, match="GPUPLANE_HOME='~nobody-of-this-name/x' is no folder"):
+        load_settings({"GPUPLANE_HOME": "~nobody-of-this-name/x"})
 
 
 def test_a_database_of_an_unknown_kind_is_refused() -> None:

@@ -36,6 +36,12 @@ def micro_to_money(micro: int) -> Decimal:
     return Decimal(micro).scaleb(-6)
 
 
+def money_words(micro: int) -> str:
+    """Return micro-units as exact text with at least two decimals: `2.00`, `0.000417`."""
+    whole, _, decimals = f"{micro_to_money(micro):.6f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"
+
+
 def divide_half_even(numerator: int, denominator: int) -> int:
     """Return numerator / denominator rounded half to even, in integers.
 

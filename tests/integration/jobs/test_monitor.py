@@ -210,3 +210,58 @@ async def test_looking_again_changes_nothing(world: World) -> None:
         await world.loops["monitor"].run_once()
     assert await world.job(job["id"]) == {**before, "actual_cost": before["actual_cost"]}
     assert await world.kinds(job["id"]) == kinds
+
+
+async def test_what_a_job_costs_beside_its_budgets_currency_is_told_once(world: World) -> None:
+    job = await world.submit(
+        gpu_type="H100",
+        gpu_count=1,
+        budget_limit="2.00",
+        budget_action="cancel",
+        spec=runs_for(36_000),
+    )  # fmt: skip - the call reads as one line
+    await world.turn(2)
+    price = {"item": "H100", "price": "4000", "currency": "EUR", "cluster": "sim"}
+    await world.ask("POST", "/prices", 201, json=price)
+    await world.after(3600)
+    await world.after(60)
+    found = await world.ask("GET", f"/jobs/{job['id']}/events?limit=200")
+    told = [each for each in found["items"] if each["kind"] == "job.budget_not_counting"]
+    assert len(told) == 1
+    assert "EUR, which its budget of 2.00 USD does not count" in told[0]["message"]
+
+
+async def test_a_budget_is_in_the_currency_of_the_prices_where_the_job_runs(world: World) -> None:
+    price = {"item": "H100", "price": "4.00", "currency": "EUR", "cluster": "sim"}
+    await world.ask("POST", "/prices", 201, json=price)
+    job = await world.submit(
+        gpu_type="H100",
+        gpu_count=1,
+        budget_limit="0.0001",
+        budget_action="cancel",
+        spec=runs_for(36_000),
+    )  # fmt: skip - the call reads as one line
+    await world.turn(2)
+    await world.after(60)
+    await world.after(60)
+    over = await world.job(job["id"])
+    assert (over["status"], over["currency"]) == ("cancelled", "EUR")
+    assert "EUR of a budget of 0.0001." in over["status_message"]
+
+
+async def test_a_price_in_a_mistyped_currency_is_refused_over_http(world: World) -> None:
+    price = {"item": "L4", "price": "1000", "currency": "USS"}
+    refused = await world.ask("POST", "/prices", 422, json=price)
+    assert "USD" in str(refused)
+
+
+async def test_what_a_job_used_is_told_by_the_queue_it_was_admitted_through(world: World) -> None:
+    job = await world.submit(gpu_type="H100", gpu_count=1, spec=runs_for(3600))
+    await world.turn(2)
+    await world.after(600)
+    queue = (await world.job(job["id"]))["queue"]
+    assert queue
+    by_queue = await world.ask("GET", "/usage?group_by=queue")
+    assert [row["keys"]["queue"] for row in by_queue["rows"]] == [queue]
+    only = await world.ask("GET", f"/usage?group_by=job&queue={queue}")
+    assert [row["keys"]["job"] for row in only["rows"]] == [job["id"]]

@@ -31,6 +31,7 @@ from gpuplane.backends.simulated.quantities import (
 )
 from gpuplane.backends.simulated.reading import Collector, FleetError, Section, load_document
 from gpuplane.core.hardware import GpuModel, find_model, nearest_models
+from gpuplane.core.pricing.currencies import CURRENCIES, nearest_currencies
 from gpuplane.core.topology.named import described_topology
 from gpuplane.kit.errors import FieldError
 
@@ -298,8 +299,9 @@ def _read_group_racks(group: Section, racks: dict[str, str]) -> list[str]:
 
 def _read_prices(prices: Section, nodes: dict[str, Node]) -> Prices:
     currency = prices.text("currency", "USD")
-    if not re.fullmatch(r"[A-Z]{3}", currency):
-        fix = "write its three capital letters such as EUR (ISO 4217)"
+    if currency not in CURRENCIES:
+        near = ", ".join(nearest_currencies(currency))
+        fix = f"write its three capital letters (ISO 4217); nearest: {near}"
         prices.refuse("currency", f"{currency[:80]!r} is no currency", fix)
     present = {gpu.model for node in nodes.values() for gpu in node.gpus}
     per_model: dict[str, int] = {}

@@ -9,7 +9,7 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import find_job, is_uuid
+from gpuplane.cli.lookups import find_job, find_job_exactly, is_uuid
 from gpuplane.cli.output import (
     Column,
     Output,
@@ -34,16 +34,20 @@ from gpuplane.cli.words import (
 )
 
 UNFINISHED = ("pending", "queued", "scheduled", "running", "preempted")
+NOT_RUNNING = ("pending", "queued", "preempted")
+"""Statuses in which `actual_start` is that of a try that is over."""
 ROWS = 200
 COPY_BYTES = 1 << 20
 
 
 def _time_column(job: dict[str, Any]) -> str:
-    """Return how long a job has run, or when it should start."""
-    ran = seconds_between(job["actual_start"], job["actual_end"])
-    if ran is not None:
-        return duration_text(ran)
-    return when(job["estimated_start"])
+    """Return how long a job has run, or when it should start; a job that waits does not run."""
+    began, expected = job["actual_start"], job["estimated_start"]
+    if job["status"] in NOT_RUNNING:
+        is_past = began is not None and expected is not None and expected <= began
+        return "" if job["condition"] == "Paused" or is_past else when(expected)
+    ran = seconds_between(began, job["actual_end"])
+    return when(expected) if ran is None else duration_text(ran)
 
 
 def _reason(job: dict[str, Any]) -> str:
@@ -334,7 +338,8 @@ def schedule(job: str, output: Output) -> None:
 def priority(job: str, priority: str) -> None:
     """Give a job another priority class."""
     client = Client()
-    found = client.put(f"/jobs/{find_job(client, job)['id']}/priority", {"priority": priority})
+    key = find_job_exactly(client, job)["id"]
+    found = client.put(f"/jobs/{key}/priority", {"priority": priority})
     click.echo(f"{found['name']} has priority {found['priority']}")
 
 
@@ -346,5 +351,5 @@ def preempt(job: str, reason: str, grace: int | None) -> None:
     """Stop a running job as if a higher one needed its GPUs; it stands in line again."""
     client = Client()
     body = {"reason": reason} | ({} if grace is None else {"grace_s": grace})
-    found = client.post(f"/jobs/{find_job(client, job)['id']}/preempt", body)
+    found = client.post(f"/jobs/{find_job_exactly(client, job)['id']}/preempt", body)
     click.echo(f"{found['name']} {found['status']}")

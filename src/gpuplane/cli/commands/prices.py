@@ -40,7 +40,7 @@ def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
 @prices.command("set")
 @click.argument("item")
 @click.argument("price")
-@click.option("--currency", default="USD", show_default=True, help="Three letters.")
+@click.option("--currency", default="USD", show_default=True, help="Code of ISO 4217.")
 @click.option("--cluster", help="On this cluster alone; else wherever no other price holds.")
 @click.option("--from", "valid_from", type=INSTANT, help="From then on; now unless given.")
 def set_price(

@@ -1,6 +1,5 @@
 """Pure decisions about prices and what a request will cost."""
 
-import re
 from dataclasses import dataclass
 
 from gpuplane.core.hardware import KNOWN_MODELS, find_model, nearest_models
@@ -14,12 +13,12 @@ from gpuplane.core.pricing.cost import (
     merge_lines,
     mig_share_milli,
 )
+from gpuplane.core.pricing.currencies import CURRENCIES, nearest_currencies
 from gpuplane.core.workloads import ResourceRequest
 
 MAX_PRICE_MICRO = 1_000_000_000_000
 """A million an hour: anything above is a slip of the pen."""
 MIG_SLICES = 7
-_CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,12 @@ def find_fault(price: NewPrice) -> BadField | None:
             f"A price per hour lies between 0 and {MAX_PRICE_MICRO // 1_000_000}.",
             "Give the price of one GPU-hour, core-hour or GiB-hour.",
         )
-    if not _CURRENCY.fullmatch(price.currency):
+    if price.currency not in CURRENCIES:
+        near = ", ".join(nearest_currencies(price.currency))
         return BadField(
-            "currency", f"{price.currency!r} is no currency code.", "Use three letters, as in USD."
+            "currency",
+            f"{price.currency[:20]!r} is no currency code of ISO 4217.",
+            f"Nearest codes: {near}.",
         )
     return None
 

@@ -3,7 +3,7 @@
 The callers' transaction is the ledger's: what closes and what opens commit together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuplane.core.capacity import DeviceState
@@ -61,6 +61,11 @@ def remember_devices(session: WriteSession, devices: Sequence[DeviceFacts]) -> N
 def remember_jobs(session: WriteSession, jobs: Sequence[JobFacts]) -> None:
     """Keep what questions to the ledger group jobs by; called at submit and when it changes."""
     ledger.store_jobs(session, jobs)
+
+
+def note_queues(session: WriteSession, queues: Mapping[JobId, str]) -> None:
+    """Keep through which queue jobs were admitted: at submit it is not known yet."""
+    ledger.update_queues(session, queues)
 
 
 def apply_changes(session: WriteSession, changes: Sequence[DeviceChange], at: int) -> int:

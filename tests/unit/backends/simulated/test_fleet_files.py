@@ -202,6 +202,7 @@ AT = "spec.nodeGroups[0]"
         ),
         (f"{GROUP}.gpus.model", "T4", f"{AT}.mig", "has no MIG", "another model"),
         ("spec.prices.currency", "euro", "spec.prices.currency", "no currency", "EUR"),
+        ("spec.prices.currency", "USS", "spec.prices.currency", "no currency", "nearest: USD"),
         ("spec.prices.gpuHour", {"X9": 1}, "spec.prices.gpuHour.X9", "not known", "nearest"),
         ("spec.prices.gpuHour", {"T4": 1}, "spec.prices.gpuHour.T4", "no node", "nvidia-a100-80gb"),
         (

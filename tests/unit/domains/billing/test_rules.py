@@ -13,6 +13,7 @@ from gpuplane.domains.billing.rules import (
     NewPrice,
     canonical_item,
     compute_estimate,
+    find_fault,
     is_followed,
 )
 
@@ -65,3 +66,22 @@ def test_a_price_is_followed_only_by_another_one() -> None:
     assert is_followed(NewPrice("cpu", 40_001), current)
     assert is_followed(NewPrice("cpu", 40_000, "EUR"), current)
     assert is_followed(NewPrice("cpu", 40_000), None)
+
+
+@pytest.mark.parametrize("written", ["USS", "usd", "ZZZ", "XXX", "", "dollars"])
+def test_a_price_in_what_is_no_currency_is_refused_with_the_nearest_codes(written: str) -> None:
+    fault = find_fault(NewPrice("cpu", 1, currency=written))
+    assert fault is not None
+    assert (fault.field, "ISO 4217" in fault.sentence) == ("currency", True)
+    assert fault.fix.startswith("Nearest codes: ")
+
+
+def test_a_slip_of_one_letter_is_answered_with_the_code_that_was_meant() -> None:
+    fault = find_fault(NewPrice("cpu", 1, currency="USS"))
+    assert fault is not None
+    assert fault.fix.startswith("Nearest codes: USD,")
+
+
+@pytest.mark.parametrize("code", ["USD", "EUR", "JPY", "CNY", "XCG"])
+def test_a_code_of_iso_4217_is_accepted(code: str) -> None:
+    assert find_fault(NewPrice("cpu", 1, currency=code)) is None

@@ -17,6 +17,7 @@ from gpuplane.core.workloads import (
 from gpuplane.domains.jobs.rules.due import (
     BUDGET_LOOK_MS,
     CHECKPOINT_WAIT_MS,
+    CURRENCY_TOLD,
     DEADLINE_GRACE_MS,
     START_TIMEOUT_MS,
     STOP_MARGIN_MS,
@@ -162,3 +163,15 @@ def test_a_waiting_job_is_looked_at_for_its_gates() -> None:
     assert deeds(job, NOW + 5) == [Deed.LOOK_AT_GATES]
     paused = replace(job, condition=Condition.PAUSED)
     assert compute_next_due(paused, NOW) is None
+
+
+def test_costs_that_a_budget_does_not_count_are_told_once() -> None:
+    job = a_running_job(budget_limit_micro=1_000_000, budget_action=BudgetAction.CANCEL)
+    found = judge_due(job, None, 0, NOW, others={"EUR": 5_000_000})
+    assert [each.deed for each in found] == [Deed.TELL_CURRENCY]
+    told = replace(job, warned=(CURRENCY_TOLD,))
+    assert judge_due(told, None, 0, NOW, others={"EUR": 5_000_000}) == ()
+
+
+def test_costs_in_any_currency_are_no_news_of_a_job_without_a_budget() -> None:
+    assert judge_due(a_running_job(), None, 0, NOW, others={"EUR": 5_000_000}) == ()

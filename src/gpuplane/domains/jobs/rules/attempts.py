@@ -42,7 +42,7 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
         attempt: The attempt as stored.
         seen: All its replicas as last observed, by rank.
     """
-    bad = next((replica for replica in seen if _ended_badly(job, replica)), None)
+    bad = _find_culprit(job, attempt, seen)
     if all(replica.phase in OVER for replica in seen):
         return _judge_over(job, attempt, seen, bad)
     if bad is not None and attempt.state != "stopping":
@@ -58,6 +58,25 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
     ):
         return AttemptVerdict(Standing.RUNNING)
     return AttemptVerdict(Standing.STARTING)
+
+
+def _find_culprit(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Replica | None:
+    """Return the replica that ended badly by itself, the first in time; None when none did badly.
+
+    When one fails the product stops the others, whose ends say nothing of the job: they lie after
+    the stop was asked for, and within one instant they are the ones ended by a signal. Only where
+    all ends are such ends is the first of those told.
+    """
+    asked = None
+    if attempt.stop_deadline is not None:
+        asked = attempt.stop_deadline - attempt.grace_s * 1000
+
+    def order(replica: Replica) -> tuple[bool, bool, int, bool, int]:
+        ended = replica.ended_at
+        was_stopped = asked is not None and ended is not None and ended > asked
+        return was_stopped, ended is None, ended or 0, replica.signal is not None, replica.rank
+
+    return min((each for each in seen if _ended_badly(job, each)), key=order, default=None)
 
 
 def _ended_badly(job: Job, replica: Replica) -> bool:

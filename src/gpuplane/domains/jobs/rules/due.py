@@ -4,7 +4,7 @@ The monitor asks this of jobs whose instant has come; what is returned is applie
 version the job was read at. Asking again after applying returns nothing new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +27,8 @@ CHECKPOINT_WAIT_MS = 300_000
 """How long a job may take to write the checkpoint it was asked for before it is moved."""
 STOP_MARGIN_MS = 60_000
 """How long after its grace period a stopping attempt is asked again."""
+CURRENCY_TOLD = "budget_currency"
+"""Mark that costs which a budget does not count were told."""
 ASKED = "checkpoint_asked:"
 """Prefix of the mark that a checkpoint was asked for, followed by the instant it was for."""
 
@@ -42,6 +44,7 @@ class Deed(StrEnum):
     TELL_DEADLINE = "tell_deadline"
     CANCEL_DEADLINE = "cancel_deadline"
     TELL_BUDGET = "tell_budget"
+    TELL_CURRENCY = "tell_currency"
     PAUSE_BUDGET = "pause_budget"
     CANCEL_BUDGET = "cancel_budget"
     ASK_CHECKPOINT = "ask_checkpoint"
@@ -56,7 +59,14 @@ class Due:
     at: int
 
 
-def judge_due(job: Job, attempt: Attempt | None, spent_micro: int, now: int) -> tuple[Due, ...]:
+def judge_due(
+    job: Job,
+    attempt: Attempt | None,
+    spent_micro: int,
+    now: int,
+    *,
+    others: Collection[str] = (),
+) -> tuple[Due, ...]:
     """Return what the time does to a job now, most final first.
 
     Args:
@@ -64,6 +74,8 @@ def judge_due(job: Job, attempt: Attempt | None, spent_micro: int, now: int) -> 
         attempt: Its current attempt, if it holds devices.
         spent_micro: What it has cost until now, in micro-units of its currency.
         now: The instant.
+        others: Other currencies in which it has cost something: its budget does not count them,
+            since no rate is known, so they are told once.
     """
     if job.status in TERMINAL:
         return ()
@@ -76,6 +88,8 @@ def judge_due(job: Job, attempt: Attempt | None, spent_micro: int, now: int) -> 
             found.append(Due(Deed.STOP_AGAIN, now))
         return tuple(found)
     if job.status in HOLDING:
+        if others and job.spec.budget_limit_micro is not None and CURRENCY_TOLD not in job.warned:
+            found.append(Due(Deed.TELL_CURRENCY, now))
         found += _judge_holding(job, spent_micro, now)
     elif job.status in (JobStatus.PENDING, JobStatus.PREEMPTED):
         found.append(Due(Deed.LOOK_AT_GATES, now))

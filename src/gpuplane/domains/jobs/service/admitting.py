@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
+from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
 
 PROMISE_MARGIN_S = 60
@@ -73,6 +74,7 @@ def admit(
     admitted = [each for each in fresh if each[2].id in taken]
     attempts_repository.insert_attempts(session, [attempt for _, _, attempt in admitted])
     repository.update_many(session, [_admission(*each, doors, now) for each in admitted])
+    usage.note_queues(session, {job.id: attempt.local_queue for job, _, attempt in admitted})
     events.record_many(session, [_told(*each, now) for each in admitted])
     if admitted:
         session.wake("dispatcher")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuplane.core.amounts import micro_to_money
+from gpuplane.core.amounts import money_words
 from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import HOLDING, Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
@@ -15,6 +15,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.due import (
+    CURRENCY_TOLD,
     Deed,
     Due,
     compute_next_due,
@@ -98,9 +99,13 @@ def look_at(
         attempt = None
         if job.current_attempt_id is not None:
             attempt = attempts.get(job.current_attempt_id)
-        spent = costs[job.id].total_micro(job.currency) if job.id in costs else 0
+        totals = costs[job.id].totals if job.id in costs else {}
+        spent = totals.get(job.currency, 0)
+        others = {name: micro for name, micro in totals.items() if name != job.currency and micro}
         look_at_uptime(session, job, uptimes or UptimeTargets(), now)
-        for due in judge_due(job, attempt, spent, now):
+        for due in judge_due(job, attempt, spent, now, others=others):
+            if due.deed is Deed.TELL_CURRENCY:
+                _tell_currency(session, job, others, now)
             _apply(session, job.id, attempt, due, spent, now)
             if due.deed is Deed.ASK_CHECKPOINT and attempt is not None:
                 to_checkpoint.append(attempt)
@@ -305,11 +310,29 @@ def _miss_deadline(session: WriteSession, job: Job, now: int, *, cancels: bool) 
         end_without_attempt(session, fresh, JobStatus.CANCELLED, Word.DEADLINE_MISSED, message, now)
 
 
+def _tell_currency(session: WriteSession, job: Job, others: Mapping[str, int], now: int) -> None:
+    """Say once which costs a budget does not count: they are in a currency that it is not in."""
+    costs = ", ".join(f"{money_words(micro)} {name}" for name, micro in sorted(others.items()))
+    told = repository.find_job(session, job.id) or job
+    repository.mark_warned(session, job.id, [*told.warned, CURRENCY_TOLD])
+    events.record(
+        session,
+        job_event(
+            job,
+            "job.budget_not_counting",
+            now,
+            message=f"It has cost {costs}, which its budget of "
+            f"{money_words(job.spec.budget_limit_micro or 0)} {job.currency} does not count.",
+            data={"others_micro": dict(others), "currency": job.currency},
+        ),
+    )  # fmt: skip - the event reads as one line of facts
+
+
 def _spend_budget(session: WriteSession, job: Job, deed: Deed, spent_micro: int, now: int) -> None:
     limit = job.spec.budget_limit_micro or 0
     message = (
-        f"It has cost {micro_to_money(spent_micro):.2f} {job.currency} of a budget of "
-        f"{micro_to_money(limit):.2f}."
+        f"It has cost {money_words(spent_micro)} {job.currency} of a budget of "
+        f"{money_words(limit)}."
     )
     if deed is Deed.TELL_BUDGET:
         repository.mark_warned(session, job.id, [*job.warned, "budget"])

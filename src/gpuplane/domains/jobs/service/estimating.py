@@ -80,17 +80,21 @@ def estimate(session: ReadSession, submission: Submission, outlook: Outlook, now
 
 def estimate_at_submit(
     lookups: Lookups, spec: JobSpec, cluster: Cluster | None, now: int
-) -> tuple[int, str] | None:
-    """Return (micro-units, currency) a job is expected to cost, or None where that is not known."""
+) -> tuple[int | None, str] | None:
+    """Return (micro-units, currency) a job is expected to cost, or None where that is not known.
+
+    Without a duration the amount is None; the currency, in which a budget is meant, is known.
+    """
     duration_s = spec.estimated_duration_s or spec.max_duration_s
     model = _model_on(spec, cluster)
-    if duration_s is None or cluster is None or (model is None and spec.resources.gpu_count):
+    if cluster is None or (model is None and spec.resources.gpu_count):
         return None
-    cost = _cost(lookups.prices, spec, cluster, model, duration_s * 1000, now)
+    lasts_ms = HOUR_MS if duration_s is None else duration_s * 1000
+    cost = _cost(lookups.prices, spec, cluster, model, lasts_ms, now)
     if not _is_priced(spec, cost) or len(cost.totals) != 1:
         return None
     currency, micro = next(iter(cost.totals.items()))
-    return micro, currency
+    return None if duration_s is None else micro, currency
 
 
 def _is_priced(spec: JobSpec, cost: Cost) -> bool:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     FromClause,
     RowMapping,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -36,6 +37,9 @@ from gpuplane.domains.usage.rules import (
 )
 from gpuplane.domains.usage.tables import devices, holdings, intervals, jobs, shares
 
+_QUEUE_UPDATE = (
+    update(jobs).where(jobs.c.job_id == bindparam("of_job")).values(queue=bindparam("now_in"))
+)
 CHUNK = 1000
 """Values in one IN list: well under SQLite's 32,766 parameters, and one plan for most batches."""
 
@@ -102,6 +106,13 @@ def store_devices(session: WriteSession, rows: Sequence[DeviceFacts]) -> None:
 def store_jobs(session: WriteSession, rows: Sequence[JobFacts]) -> None:
     """Remember what questions about these jobs group and filter by."""
     _upsert(session, jobs, "job_id", [_values(row) | {"labels": dict(row.labels)} for row in rows])
+
+
+def update_queues(session: WriteSession, queues: Mapping[JobId, str]) -> None:
+    """Store the queue of each of these jobs, all by one statement."""
+    if queues:
+        rows = [{"of_job": job_id, "now_in": queue} for job_id, queue in queues.items()]
+        session.execute(_QUEUE_UPDATE, rows)
 
 
 def store_plan(

@@ -1,0 +1,32 @@
+"""What the table of jobs shows of a job's time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuplane.cli.commands.jobs import COLUMNS
+
+STARTED, ENDED = "2026-05-01T12:00:00+00:00", "2026-05-01T12:05:00+00:00"
+
+
+def ran(**facts: Any) -> str:
+    job = {"status": "running", "condition": "", "actual_start": STARTED, "actual_end": None,
+           "estimated_start": STARTED, **facts}  # fmt: skip
+    column = next(each for each in COLUMNS if each.title == "RAN/START")
+    return str(column.value(job))
+
+
+def test_a_job_that_ended_ran_from_its_start_to_its_end() -> None:
+    assert ran(status="completed", actual_end=ENDED) == "5m"
+
+
+@pytest.mark.parametrize("condition", ["Paused", "BackingOff"])
+def test_a_job_that_is_paused_or_waits_again_does_not_run(condition: str) -> None:
+    assert ran(status="pending", condition=condition) == ""
+
+
+def test_a_job_that_waits_shows_when_it_should_start() -> None:
+    expected = "2099-05-01T12:00:00+00:00"
+    assert ran(status="queued", estimated_start=expected).startswith("2099-0")

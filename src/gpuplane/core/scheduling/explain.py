@@ -10,10 +10,10 @@ from gpuplane.core.fleet.columns import Fleet, Take, bits_of
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.needs import DATA_AT_HAND, DATA_LABEL_PREFIX
 from gpuplane.core.scheduling.network import Level
-from gpuplane.core.scheduling.placement import Spots
+from gpuplane.core.scheduling.placement import Spots, needed_replicas
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
-from gpuplane.core.workloads import ResourceRequest
+from gpuplane.core.workloads import ReplicaRequest, ResourceRequest
 
 _SENTENCES: dict[Word, tuple[str, str]] = {
     Word.NOT_READY: ("no node is ready", "Wait for a node to come back."),
@@ -97,18 +97,46 @@ def describe_refusal(
         word: The dominant word.
         counts: Nodes refused per filter.
         nodes: Nodes looked at in all.
-        placeable: Replicas that would fit now.
+        placeable: Replicas that would fit now in one cluster.
     """
     what, fix = _SENTENCES[word]
     asked = describe_request(workload.resources)
     refused = dict(counts).get(word)
-    tail = f" ({refused} of {nodes} nodes)" if refused else ""
+    tail = f" ({refused} of {nodes} node{'' if nodes == 1 else 's'})" if refused else ""
     if nodes == 0:
         return Reason(Word.NO_CLUSTER, "There is no node in the clusters it may use.", "Add one.")
-    if word is Word.GANG:
-        count = workload.replicas.count
-        return Reason(word, f"Needs {count} replicas of {asked} at once; {placeable} fit now.", fix)
+    if workload.replicas.count > 1 and word in (Word.GANG, Word.QUOTA_EXCEEDED):
+        many = f"Needs {_describe_replicas(workload.replicas)} of {asked} at once"
+        if word is Word.GANG:
+            return Reason(word, f"{many}; {placeable} fit now.", _fix_of_gang(workload.replicas))
+        return Reason(word, f"{many}; no flavor with quota left has room for that many.", fix)
     return Reason(word, f"Needs {asked}; {what}{tail}.", fix)
+
+
+def describe_late_neighbour(workload: Workload) -> Reason:
+    """Return why work waits that is to be near a job which got its place after its turn."""
+    asked = describe_request(workload.resources)
+    return Reason(
+        Word.AFFINITY,
+        f"Needs {asked} near a job that got its own place only after its turn; it waits for that.",
+        "Wait: it is looked at again once the job that it is to be near is placed.",
+    )
+
+
+def _describe_replicas(replicas: ReplicaRequest) -> str:
+    """Return how many replicas have to start together."""
+    count, needed = replicas.count, needed_replicas(replicas)
+    return f"{count} replicas" if needed == count else f"at least {needed} of {count} replicas"
+
+
+def _fix_of_gang(replicas: ReplicaRequest) -> str:
+    """Return what its owner can change; a gang whose minimum is not above 1 needs all."""
+    least = 2 if replicas.gang else 1
+    if replicas.minimum > least:
+        return "Wait, or lower the minimum of replicas."
+    if replicas.gang and replicas.minimum < least < replicas.count:
+        return "Wait, ask for fewer replicas, or state a minimum of at least 2."
+    return "Wait, or ask for less per replica."
 
 
 def explain_placement(
@@ -123,15 +151,14 @@ def explain_placement(
     else:
         nodes = len({take.node for take in spots.takes})
         inside = {
-            Level.NODE: f"on node {name}",
-            Level.CLIQUE: f"in NVLink clique {fleet.nodes[first.node].clique}",
-            Level.RACK: f"in rack {fleet.nodes[first.node].rack}",
-            Level.BLOCK: f"in block {fleet.nodes[first.node].block}",
-            Level.CLUSTER: "across the cluster",
-        }[spots.level]
+            Level.NODE: f"node {name}",
+            Level.CLIQUE: f"{nodes} nodes in NVLink clique {fleet.nodes[first.node].clique}",
+            Level.RACK: f"{nodes} nodes in rack {fleet.nodes[first.node].rack}",
+            Level.BLOCK: f"{nodes} nodes in block {fleet.nodes[first.node].block}",
+            Level.CLUSTER: f"{nodes} nodes across the cluster",
+        }[spots.level if nodes > 1 else Level.NODE]
         lines.append(
-            f"{len(spots.takes)} replicas on {nodes} nodes {inside}, "
-            f"{spots.score} of 100 by policy {policy}."
+            f"{len(spots.takes)} replicas on {inside}, {spots.score} of 100 by policy {policy}."
         )
     links = workload.placement.links
     if first.gpu_mask and links is not LinkPreference.NONE:

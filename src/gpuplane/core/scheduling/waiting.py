@@ -11,12 +11,13 @@ import numpy as np
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.facts import MigChange
+from gpuplane.core.ids import JobId
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling import filters
 from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.bench import latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
-from gpuplane.core.scheduling.explain import describe_refusal
+from gpuplane.core.scheduling.explain import describe_late_neighbour, describe_refusal
 from gpuplane.core.scheduling.network import (
     asks_nvlink,
     is_required,
@@ -30,6 +31,7 @@ from gpuplane.core.scheduling.placement import (
     needed_replicas,
 )
 from gpuplane.core.scheduling.repartition import needs_repartition
+from gpuplane.core.scheduling.room import probe_place
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import Workload
 
@@ -151,21 +153,48 @@ class Explainer:
             fits = int(np.count_nonzero(row.fits))
             fitting += fits
             if fits:
+                here = 1
                 if workload.replicas.count > 1:
                     allowed = self._trial.allowed_nodes(workload, index, None)
-                    placeable += count_placeable(workload, bench, allowed)
-                rest = self._rest_word(workload, index)
+                    here = count_placeable(workload, bench, allowed)
+                    placeable = max(placeable, here)
+                rest = self._rest_word(workload, index, here)
+        if rest is Word.QUOTA_EXCEEDED and self._is_free_now(workload):
+            rest = Word.AFFINITY if self._has_late_neighbour(workload) else Word.BEHIND_HEAD
         counts = sorted(totals.items(), key=lambda item: _FILTER_ORDER[item[0]])
         if fitting:
             counts.append((rest, fitting))
             word = rest
         else:
             word = counts[-1][0] if counts else Word.GPU_COUNT
-        reason = describe_refusal(workload, word, counts, nodes, placeable)
+        if word is Word.AFFINITY and fitting and self._has_late_neighbour(workload):
+            reason = describe_late_neighbour(workload)
+        else:
+            reason = describe_refusal(workload, word, counts, nodes, placeable)
         return reason, tuple(WordCount(each, count) for each, count in counts)
 
-    def _rest_word(self, workload: Workload, index: int) -> Word:
-        """Return what keeps a workload away from nodes that pass every filter."""
+    def _is_free_now(self, workload: Workload) -> bool:
+        """Tell whether there is a place after all: since its turn, or were no head's quota kept."""
+        if not self._trial.heads and not self._has_late_neighbour(workload):
+            return False
+        return probe_place(self._trial, workload) is not None
+
+    def _has_late_neighbour(self, workload: Workload) -> bool:
+        """Tell whether a job that it is to be near was placed in this cycle."""
+        near = workload.placement.co_locate_with
+        if not near:
+            return False
+        started = {each.job_id for each, _ in self._trial.started}
+        return any(JobId(each) in started for each in near)
+
+    def _rest_word(self, workload: Workload, index: int, placeable: int) -> Word:
+        """Return what keeps a workload away from nodes that pass every filter.
+
+        Args:
+            workload: What waits.
+            index: The cluster looked at.
+            placeable: How many replicas would fit there now, whatever their flavors.
+        """
         bench = self._trial.benches[index]
         fits = bench.row(workload).fits
         affinity = self._trial.affinity_nodes(workload, index)
@@ -186,7 +215,7 @@ class Explainer:
                 return Word.TOPOLOGY
             if largest_room(workload, bench.fleet, capacity) < needed and is_enough:
                 return Word.NETWORK
-        if workload.replicas.count > 1:
+        if placeable < needed_replicas(workload.replicas):
             return Word.GANG
         return Word.QUOTA_EXCEEDED
 

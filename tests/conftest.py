@@ -20,6 +20,9 @@ for name, examples in (("default", 60), ("soak", 2_000)):
     )
 hypothesis.settings.load_profile("default")
 
+LONG_S = 300
+"""A test that is allowed so long is one of the long ones."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores these for what it starts in the background; tests of Ctrl-C need them.
@@ -27,6 +30,28 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if config.getoption("--soak"):
         hypothesis.settings.load_profile("soak")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin each worker's share with long tests, or the last of them runs while the rest wait.
+
+    Shares are what `--dist worksteal` deals out at first: equal parts of the list, in its order.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if _seconds_allowed(item) >= LONG_S]
+    short = [item for item in items if _seconds_allowed(item) < LONG_S]
+    cuts = [len(short) * place // workers for place in range(workers + 1)]
+    items[:] = [
+        item
+        for place in range(workers)
+        for item in (*long[place::workers], *short[cuts[place] : cuts[place + 1]])
+    ]
+
+
+def _seconds_allowed(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None and marker.args else 0.0
 
 
 @pytest.fixture(autouse=True)

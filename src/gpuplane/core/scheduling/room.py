@@ -19,11 +19,14 @@ from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Spreading
 
 MAX_NODES = 32
-"""Nodes for which a set is worked out for one workload: those with the cheapest pieces first, so
-what is left out could only cost more."""
+"""Nodes for which a set is worked out for one workload, of those on which all pieces together
+make room: those with the cheapest pieces first. A set beyond them is missed, cheaper or not."""
 
 MAX_GANG_NODES = 256
-"""Nodes looked at for a gang, which needs many at once."""
+"""The same for a gang, which needs many at once; there what counts is room for a replica more."""
+FIRST_LOOK = 64
+"""Nodes that are looked at together at first, to find those of which anything is gained; then
+twice as many each time."""
 MAX_THINNED = 128
 """Largest set that is thinned out piece by piece: each try places the whole gang again."""
 
@@ -91,7 +94,7 @@ def _cheapest_on_one_node(
     trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
 ) -> list[Piece] | None:
     best: list[Piece] | None = None
-    for place in islice(_list_places(trial, workload, grant, pieces), MAX_NODES):
+    for _, place in islice(_list_gaining(trial, workload, grant, pieces), MAX_NODES):
         found = _minimal_on(trial, place.row, place.node, place.pieces)
         if found and (best is None or _total(found) < _total(best)):
             best = found
@@ -116,6 +119,46 @@ def _list_places(
         row, allowed = rows[index]
         if row.suits(node) and (allowed is None or allowed[node]):
             yield _Place(index, node, row, there)
+
+
+def _list_gaining(
+    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+) -> Iterator[tuple[int, _Place]]:
+    """Yield the nodes that take more replicas without their pieces, and how many more.
+
+    However many nodes there are on which nothing is gained, those after them are found.
+    """
+    places = _list_places(trial, workload, grant, pieces)
+    size = FIRST_LOOK
+    while some := list(islice(places, size)):
+        size *= 2
+        for gain, place in zip(_compute_gains(trial, workload, some), some, strict=True):
+            if gain > 0:
+                yield gain, place
+
+
+def _compute_gains(trial: Trial, workload: Workload, places: Sequence[_Place]) -> list[int]:
+    """Return how many more replicas each node takes once all its pieces are given back.
+
+    All are given back at once: what a node takes depends on nothing beyond it.
+    """
+    most = 1 if workload.placement.spreading is Spreading.SPREAD else workload.replicas.count
+    rows = {place.bench_index: place.row for place in places}
+
+    def count() -> list[int]:
+        capacity = {}
+        for index, row in rows.items():
+            row.refresh()
+            capacity[index] = compute_capacity(row, None)
+        return [min(most, int(capacity[each.bench_index][each.node])) for each in places]
+
+    before = count()
+    with trial.undone():
+        release_parts(trial, _union([place.pieces for place in places]))
+        after = count()
+    for row in rows.values():
+        row.refresh()
+    return [more - less for more, less in zip(after, before, strict=True)]
 
 
 def _minimal_on(trial: Trial, row: Row, node: int, there: Sequence[Piece]) -> list[Piece] | None:
@@ -144,9 +187,7 @@ def _cheapest_for_gang(
             return probe_place(trial, workload) is not None
 
     tries = min(MAX_GANG_NODES, max(MAX_NODES, 2 * needed_replicas(workload.replicas)))
-    places = islice(_list_places(trial, workload, grant, pieces), tries)
-    gains = [(_gain(trial, workload, place), place) for place in places]
-    useful = [(gain, place) for gain, place in gains if gain > 0]
+    useful = list(islice(_list_gaining(trial, workload, grant, pieces), tries))
     useful.sort(key=lambda each: _cost_of_gain(*each))
     groups = [place.pieces for _, place in useful]
     found = find_first(groups, lambda some: fits_without(_union(some)) or None)
@@ -156,18 +197,6 @@ def _cheapest_for_gang(
     if len(taken) > MAX_THINNED:
         return taken
     return _thin_out(taken, fits_without)
-
-
-def _gain(trial: Trial, workload: Workload, place: _Place) -> int:
-    """Return how many more replicas the node takes once all its pieces are given back."""
-    most = 1 if workload.placement.spreading is Spreading.SPREAD else workload.replicas.count
-    before = min(most, int(compute_capacity(place.row, None)[place.node]))
-    with trial.undone():
-        release_parts(trial, place.pieces)
-        place.row.refresh()
-        after = min(most, int(compute_capacity(place.row, None)[place.node]))
-    place.row.refresh()
-    return after - before
 
 
 def _cost_of_gain(gain: int, place: _Place) -> tuple[int, bool, float, int, int]:

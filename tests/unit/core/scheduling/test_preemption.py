@@ -152,6 +152,26 @@ def test_who_is_nearly_done_is_spared() -> None:
     assert names(world.running, run(world), "early", "done") == [["early"]]
 
 
+@pytest.mark.parametrize(("replicas", "blocked"), [(1, 40), (2, 260)])
+def test_victims_are_found_behind_any_number_of_nodes_where_none_make_room(
+    replicas: int, blocked: int
+) -> None:
+    """On those nodes the pieces are the cheapest, and work that nobody may stop is beside them."""
+    world = World([a_node(f"n{index:03}") for index in range(blocked + replicas)])
+    large = [f"large-{index}" for index in range(replicas)]
+    critical = [
+        a_workload(f"critical-{index}").gpus(7).priority(Priority.CRITICAL)
+        for index in range(blocked)
+    ]
+    spot = [a_workload(f"spot-{index}").gpus(1).priority(Priority.SPOT) for index in range(blocked)]
+    whole = [a_workload(name).gpus(8).priority(Priority.SPOT) for name in large]
+    start(world, *critical, *whole)
+    start(world, *spot, ran_s=HOUR_S // 2)
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH)
+    world.pending = [(urgent.gang(replicas, replicas) if replicas > 1 else urgent).build()]
+    assert names(world.running, run(world), *large) == [large]
+
+
 def test_a_gang_gets_victims_on_every_node_it_needs() -> None:
     world = World([a_node("a"), a_node("b"), a_node("c")])
     low = [a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(3)]

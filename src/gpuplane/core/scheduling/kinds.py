@@ -41,7 +41,10 @@ def rank_of(workload: Workload, place: Hashable | None) -> Hashable | None:
     """Return what two workloads of a place must share to be refused alike, None if each is asked.
 
     A GPU may be cut anew for one job and not for the next, so work on MIG instances is asked.
+    Where queues have no quotas, whom one may stop depends on its tenant (`NodeRights`), which the
+    LocalQueue in the kind tells where there is one.
     """
     if place is None or workload.resources.mig_profile is not None:
         return None
-    return place, workload.priority.value, workload.preempts_others
+    tenant = workload.tenant if workload.local_queue is None else None
+    return place, workload.priority.value, workload.preempts_others, tenant

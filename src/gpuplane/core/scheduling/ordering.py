@@ -42,7 +42,7 @@ class Entry:
         due: From when on `effective` may be another one, in ms.
         kind: What makes two workloads of a queue equal for a place, None when nothing does.
         place: Queue and kind: who shares it finds no place either, for the same reason.
-        rank: That and the class: who shares it finds no victims either. None if each is asked.
+        rank: That, class and tenant: who shares it finds no victims either. None if each is asked.
         waiting: The verdict it got last, given again when nothing in it has changed.
     """
 

@@ -14,7 +14,7 @@ from gpuplane.core.quota.specs import (
     unlimited_cluster_queue,
 )
 from gpuplane.core.scheduling.cycle import decide
-from gpuplane.core.scheduling.policy import Policy
+from gpuplane.core.scheduling.policy import Backfill, Policy
 from gpuplane.core.workloads import Priority
 from tests.builders import NOW, World, a_node, a_workload
 
@@ -52,3 +52,16 @@ def test_queues_without_quotas_have_nothing_to_reclaim_from_one_another(
     tenant: str, count: int
 ) -> None:
     assert len(victims([SAYS_SO, replace(SAYS_SO, name="other")], "other", tenant)) == count
+
+
+def test_a_search_that_failed_for_one_tenant_is_made_again_for_another() -> None:
+    world = World([a_node(gpu_count=8)], [OPEN])
+    low = a_workload("low").gpus(8).priority(Priority.SPOT).having(tenant="b").build()
+    world.pending = [low]
+    world.apply(decide(world.snapshot(), Policy(), NOW - HOUR_MS, 1), NOW - HOUR_MS)
+    first = a_workload("first").gpus(8).priority(Priority.HIGH).age(50).having(tenant="a")
+    second = a_workload("second").gpus(8).priority(Priority.HIGH).having(tenant="b")
+    world.pending = [first.build(), second.build()]
+    policy = Policy(backfill=Backfill.GREEDY)
+    (preempting,) = decide(world.snapshot(), policy, NOW, 1).preempting
+    assert (preempting.job_id, preempting.victims) == (second.build().job_id, (low.job_id,))

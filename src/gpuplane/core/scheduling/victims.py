@@ -268,7 +268,10 @@ class VictimSearch:
         }
         if not legal:
             return None
-        chosen = find_cheapest_set(self._trial, workload, answer, list(legal))
+        left = {each: self._left(each) for each in self._clusters(workload)}
+        for each in taken:
+            left[each.running.cluster_id] -= 1
+        chosen = find_cheapest_set(self._trial, workload, answer, list(legal), left)
         return None if chosen is None else [legal[piece] for piece in chosen]
 
     def _admitted(self, running: RunningWorkload) -> AdmittedWorkload:
@@ -295,7 +298,10 @@ def _piece_of(running: RunningWorkload, loss: Loss, index: int, takes: Sequence[
 def make_receipt(preemptor: Workload, victim: Candidate) -> Receipt:
     """Return what stopping a victim costs, and why it may be."""
     workload, loss = victim.running.workload, victim.loss
-    since = "its last checkpoint" if victim.running.checkpoint_at else "its start"
+    written = victim.running.checkpoint_at
+    # One that an earlier attempt wrote is older than this start: what ran before is not lost.
+    is_since_start = written is None or written <= victim.running.started_at
+    since = "its start" if is_since_start else "its last checkpoint"
     return Receipt(
         job_id=workload.job_id,
         version=workload.version,

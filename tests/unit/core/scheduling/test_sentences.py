@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuplane.core.quota.specs import (
@@ -83,3 +85,22 @@ def test_replicas_on_one_node_are_said_to_be_on_that_node() -> None:
     world = World([a_node("only", 4)], pending=[a_workload().gpus(2).gang(2).build()])
     (placed,) = decide(world.snapshot(), Policy(), NOW, 1).placed
     assert "2 replicas on node only, " in " ".join(placed.explanation)
+
+
+@pytest.mark.parametrize(
+    ("written_s_ago", "since"),
+    [(None, "its start"), (7200, "its start"), (600, "its last checkpoint")],
+)
+def test_a_receipt_names_the_instant_from_which_it_counts(
+    written_s_ago: int | None, since: str
+) -> None:
+    world = World([a_node("a", 1)], pending=[a_workload("low").priority(Priority.LOW).build()])
+    start = NOW - 3_600_000
+    world.apply(decide(world.snapshot(), Policy(), start, 1), start)
+    written = None if written_s_ago is None else NOW - written_s_ago * 1000
+    world.running = [replace(each, checkpoint_at=written) for each in world.running]
+    world.pending = [a_workload("urgent").priority(Priority.HIGH).build()]
+    (preempting,) = decide(world.snapshot(), Policy(), NOW, 1).preempting
+    (receipt,) = preempting.receipts
+    lost = 600 if since == "its last checkpoint" else 3600
+    assert receipt.sentence == f"Ran 3600 s; {lost} GPU-seconds since {since} are lost."

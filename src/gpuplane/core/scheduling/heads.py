@@ -7,6 +7,7 @@ planning again changes nothing.
 """
 
 import bisect
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,9 +28,9 @@ from gpuplane.core.workloads import Spreading
 
 FORECASTS_A_HEAD = 4
 """Forecasts tried per head that may keep its place: some blocked work has none to be found."""
-MAX_NODES = 16
-"""Nodes checked exactly for one head, earliest first: the estimate before is right but for links,
-shares and instances."""
+MAX_LOOKS = 64
+"""Times at which nodes are checked exactly for one head, earliest first: the estimate before is
+right but for links, shares and instances, of which the sum may do and no single GPU."""
 MAX_GANG_ENDS = 1_024
 """Ends of running work tried for a gang beyond the first that may do: bounds the cost of trying."""
 
@@ -127,19 +128,33 @@ class HeadKeeper:
                     (max(at, quota_at), index, node)
                     for at, node in list_earliest(row, allowed, trial.look_ahead(index), trial.now)
                 ]
-        for at, index, node in sorted(rows)[:MAX_NODES]:
-            row = trial.benches[index].row(workload)
-            with trial.undone():
-                for each in trial.list_releases_on(index, node):
-                    if each.ends_at <= at:
-                        for take in each.takes:
-                            if take.node == node:
-                                trial.benches[index].fleet.release(take)
-                row.refresh()
-                fits = bool(row.fits[node])
-            if fits:
+        heapq.heapify(rows)
+        for _ in range(MAX_LOOKS):
+            if not rows:
+                break
+            at, index, node = heapq.heappop(rows)
+            releases = trial.list_releases_on(index, node)
+            if self._fits_at(workload, at, index, node, releases):
                 return at, [(index, node)]
+            later = min((each.ends_at for each in releases if each.ends_at > at), default=None)
+            if later is not None:
+                heapq.heappush(rows, (later, index, node))
         return None
+
+    def _fits_at(
+        self, workload: Workload, at: int, index: int, node: int, releases: Sequence[Release]
+    ) -> bool:
+        """Tell whether a node takes one replica once what ends there by then is over."""
+        bench = self._trial.benches[index]
+        row = bench.row(workload)
+        with self._trial.undone():
+            for each in releases:
+                if each.ends_at <= at:
+                    for take in each.takes:
+                        if take.node == node:
+                            bench.fleet.release(take)
+            row.refresh()
+            return bool(row.fits[node])
 
     def _any_grant(self, workload: Workload) -> Grant | None:
         """Return the flavors it would get once it has quota; their nodes are where it may go."""
@@ -227,7 +242,7 @@ def list_earliest(
     if allowed is not None:
         usable &= allowed[nodes]
     first, nodes = np.maximum(first[usable], now), nodes[usable]
-    best = np.lexsort((nodes, first))[:MAX_NODES]
+    best = np.lexsort((nodes, first))[:MAX_LOOKS]
     return list(zip(first[best].tolist(), nodes[best].tolist(), strict=True))
 
 

@@ -75,10 +75,10 @@ def profiles(model: str | None, gpu: int | None, output: Output) -> None:
 @source_options
 @output_option
 def layouts(model: str | None, gpu: int | None, output: Output) -> None:
-    """List every way to cut a model to which nothing can be added.
+    """List the ways to cut a model to which nothing can be added, without engine variants (+me).
 
-    A mask has a bit for each memory slice. Profiles that differ from another in engines only (+me)
-    are left out: they lie where the plain one lies.
+    A mask has a bit for each memory slice. Profiles that differ from another in engines only, as
+    +me does, are left out: they lie where the plain one lies.
     """
     table = _get_source(model, gpu)
     found = list_full_layouts(table)

@@ -26,6 +26,7 @@ class Word(StrEnum):
     BORROWING_LIMIT = "BorrowingLimitReached"
     LOCAL_QUEUE_LIMIT = "LocalQueueLimitReached"
     REQUEST_EXCEEDS_QUOTA = "RequestExceedsQuota"
+    NO_QUOTA_FOR_MODEL = "NoQuotaForGpuModel"
     NO_QUEUE = "NoQueue"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.

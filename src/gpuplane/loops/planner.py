@@ -54,6 +54,7 @@ QUOTA_WORDS = frozenset(
         Word.BORROWING_LIMIT,
         Word.LOCAL_QUEUE_LIMIT,
         Word.REQUEST_EXCEEDS_QUOTA,
+        Word.NO_QUOTA_FOR_MODEL,
         Word.NO_QUEUE,
     }
 )

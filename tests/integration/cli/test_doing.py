@@ -183,3 +183,6 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     cli.ok("queues", "rm", *on, "default", "--tenant", "museum")
     cli.ok("quotas", "rm", *on, "museum")
     assert cli("quotas", "set", *on, "museum", "--gpu", "V100").code == 2
+    unknown = cli("quotas", "set", *on, "museum", "--gpu", "H1000=4")
+    assert unknown.code != 0
+    assert "Nearest models: nvidia-h100" in unknown.err

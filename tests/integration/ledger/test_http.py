@@ -170,6 +170,7 @@ async def test_prices_are_added_and_listed_with_their_history(any_server: Server
         ({"model": "T4"}, "model", "It has"),
         ({"count": 5}, "count", "at most 4"),
         ({"count": 0}, "count", ""),
+        ({"start": "2020-01-01T00:00:00Z"}, "start", "from now on"),
         ({"end": "2020-01-01T00:00:00Z"}, "end", "end after"),
         ({"end": "2199-01-01T00:00:00Z"}, "end", "shorter"),
         ({"start": "soon"}, "start", ""),

@@ -29,6 +29,48 @@ def test_a_reservation_in_the_past_or_of_an_unknown_model_is_refused(world: Worl
         world.reserve(1, 0, HOUR_MS)
 
 
+def test_a_reservation_begins_at_most_a_minute_in_the_past(world: World) -> None:
+    world.now += HOUR_MS
+    with pytest.raises(BadReservation, match="begin in the past") as refused:
+        world.reserve(1, HOUR_MS - 60_001, 2 * HOUR_MS)
+    assert (refused.value.field, refused.value.fix) == ("start", "Give a start from now on.")
+    assert world.reserve(1, HOUR_MS - 60_000, 2 * HOUR_MS).gpu_count == 1
+
+
+def test_a_reservation_is_no_show_only_so_long_after_its_gpus_were_its_own(world: World) -> None:
+    late, in_the_way, grace_s = HOUR_MS, HOUR_MS // 2, 600
+
+    def advance() -> tuple[ReservationId, ...]:
+        return world.database.write_now(
+            "placements.advance",
+            lambda s: placements.advance_reservations(s, world.now, grace_s),
+        ).ended
+
+    stranger = world.order(world.replica(*world.gpus), project_id=ProjectId(new_id()))
+    world.place(stranger)
+    reservation = world.reserve(4, 0, 9 * HOUR_MS)
+    world.now += late
+    assert advance() == ()
+    world.now += in_the_way
+    assert advance() == ()
+    world.release(stranger)
+    world.now += grace_s * 1000 - 1
+    assert advance() == ()
+    world.now += 1
+    assert advance() == (reservation.id,)
+    assert advance() == ()
+
+
+def test_a_reservation_that_begins_late_waits_its_grace_from_then(world: World) -> None:
+    reservation = world.reserve(2, 0, 9 * HOUR_MS)
+    for moved, ended in ((HOUR_MS, ()), (599_999, ()), (1, (reservation.id,))):
+        world.now += moved
+        changes = world.database.write_now(
+            "placements.advance", lambda s: placements.advance_reservations(s, world.now, 600)
+        )
+        assert changes.ended == ended
+
+
 def test_an_active_reservation_keeps_others_out_and_lets_its_own_in(world: World) -> None:
     reservation = world.reserve(4, 0, HOUR_MS)
     assert world.advance().activated == (reservation.id,)

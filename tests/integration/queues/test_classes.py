@@ -44,6 +44,23 @@ async def test_a_local_queue_narrows_what_its_queue_grants(world: World) -> None
     await world.submit(403, priority="critical", spec=runs_for(10))
 
 
+async def test_an_open_queue_is_no_way_around_the_class_of_a_tenant_with_a_door(
+    world: World,
+) -> None:
+    await declare(world, **OPEN, highestPriority="normal")
+    await declare(world, **OPEN, name="open")
+    await open_door(world)
+    refused = await world.submit(403, priority="high", spec=runs_for(10))
+    assert refused["highest_priority"] == "normal"
+    job = await world.submit(priority="normal", spec=runs_for(10))
+    path = f"/jobs/{job['id']}/priority"
+    refused = await world.ask("PUT", path, 403, json={"priority": "high"})
+    assert "Queue main on sim grants the priority classes up to normal" in refused["detail"]
+    await world.turn(2)
+    found = await world.job(job["id"])
+    assert (found["status"], found["queue"]) == ("running", "sim/main")
+
+
 async def test_the_role_still_decides_where_the_queue_grants_everything(world: World) -> None:
     await declare(world, **OPEN, highestPriority="critical")
     await open_door(world)

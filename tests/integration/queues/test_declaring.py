@@ -77,6 +77,7 @@ async def test_memory_is_declared_with_the_suffixes_of_kubernetes(world: World) 
     ("fields", "field"),
     [
         ({"resourceGroups": gpus(1, "a100")}, "resourceGroups"),
+        ({"resourceGroups": gpus(1, "h1000")}, "resourceGroups"),
         ({"resourceGroups": gpus(1, borrowingLimit=2)}, "resourceGroups"),
         ({"cohort": "c", "resourceGroups": gpus(1, lendingLimit=2)}, "resourceGroups"),
         ({"preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}}, "preemption"),
@@ -94,6 +95,21 @@ async def test_what_kueue_refuses_is_refused_with_the_field(
     refused = await declare(world, 422, **fields)
     assert refused["field"] == field
     assert (await world.ask("GET", "/clusters/sim/quotas"))["items"][0]["isDefault"] is True
+
+
+async def test_a_gpu_model_that_does_not_exist_is_refused_with_the_nearest(world: World) -> None:
+    quota = {"resourceGroups": gpus(4, "h1000")}
+    cohort = {"name": "all", **quota}
+    await declare(world)
+    for method, path, body in (
+        ("POST", "quotas", {"name": "other", **quota}),
+        ("PUT", "quotas/team", quota),
+        ("POST", "cohorts", cohort),
+    ):
+        refused = await world.ask(method, f"/clusters/sim/{path}", 422, json=body)
+        assert "There is no GPU model 'h1000'" in refused["detail"]
+        assert "nvidia-h100-80gb" in refused["fix"]
+    await declare(world, name="open", resourceGroups=gpus(4, "any"))
 
 
 async def test_one_name_is_declared_once(world: World) -> None:

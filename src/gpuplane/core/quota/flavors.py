@@ -27,6 +27,14 @@ from gpuplane.core.reasons import Reason, Word
 ANY_FLAVOR = "any"
 """The flavor under which a queue that covers everything counts usage."""
 
+SEVERITY = {
+    Word.QUOTA_EXCEEDED: 0,
+    Word.REQUEST_EXCEEDS_QUOTA: 1,
+    Word.SELECTOR: 2,
+    Word.NO_QUOTA_FOR_MODEL: 3,
+}
+"""How far a flavor is from doing, by why it does not; the mildest over the flavors is told."""
+
 
 class FlavorMode(IntEnum):
     """How a flavor can be had; greater is better."""
@@ -96,6 +104,7 @@ def assign_flavors(
     request: Mapping[str, int],
     *,
     suits: Callable[[str], bool] | None = None,
+    explain: Callable[[str], Reason] | None = None,
     oracle: Oracle | None = None,
     assumed: Usage | None = None,
     last_tried: Mapping[str, int] | None = None,
@@ -108,6 +117,8 @@ def assign_flavors(
         request: By resource, total over all replicas.
         suits: Tells whether a flavor satisfies the workload's selector and tolerations; by
             default every flavor does.
+        explain: Says why a flavor does not suit, as a word of `SEVERITY`; by default it is the
+            selector or a toleration.
         oracle: Answers whether evicting helps, usually `plan_oracle`; without it the policies
             alone decide.
         assumed: Usage already chosen for other parts of the same workload.
@@ -123,7 +134,7 @@ def assign_flavors(
             raise ValueError(f"request of {resource} is below 0: {amount}")
     if spec.covers_everything:
         return _assign_anything(request)
-    search = _Search(tree, spec, suits, oracle, assumed or {})
+    search = _Search(tree, spec, suits, explain or _unsuited, oracle, assumed or {})
     flavors: dict[str, str] = {}
     tried_up_to: dict[str, int] = {}
     attempts: list[FlavorAttempt] = []
@@ -158,12 +169,14 @@ class _Search:
         tree: QuotaTree,
         spec: ClusterQueueSpec,
         suits: Callable[[str], bool] | None,
+        explain: Callable[[str], Reason],
         oracle: Oracle | None,
         assumed: Usage,
     ) -> None:
         self.tree = tree
         self.spec = spec
         self.suits = suits
+        self.explain = explain
         self.oracle = oracle
         self.assumed = assumed
         self.node = tree.queue_node(spec.name)
@@ -180,9 +193,7 @@ class _Search:
             reached = index
             flavor = group.flavors[index]
             if self.suits is not None and not self.suits(flavor):
-                sentence = f"Flavor {flavor} does not match the selector or tolerations."
-                unsuited = Reason(Word.SELECTOR, sentence)
-                tries.append(_Tried(flavor, FlavorMode.NO_FIT, 0, 0, unsuited))
+                tries.append(_Tried(flavor, FlavorMode.NO_FIT, 0, 0, self.explain(flavor)))
                 continue
             tried = self._try_flavor(flavor, wanted)
             tries.append(tried)
@@ -279,6 +290,10 @@ def _refused(attempts: list[FlavorAttempt], reason: Reason) -> FlavorAssignment:
     return FlavorAssignment(FlavorMode.NO_FIT, {}, {}, 0, {}, tuple(attempts), reason)
 
 
+def _unsuited(flavor: str) -> Reason:
+    return Reason(Word.SELECTOR, f"Flavor {flavor} does not match the selector or tolerations.")
+
+
 def _not_offered(cluster_queue: str, resource: str) -> Reason:
     sentence = f"Queue {cluster_queue} has no quota for {resource}."
     fix = "Submit to a queue that covers it, or have a quota added."
@@ -287,8 +302,7 @@ def _not_offered(cluster_queue: str, resource: str) -> Reason:
 
 def _group_reason(cluster_queue: str, resource: str, tries: list[_Tried]) -> Reason:
     """Return the mildest reason over the flavors: any one of them would have done."""
-    severity = {Word.QUOTA_EXCEEDED: 0, Word.REQUEST_EXCEEDS_QUOTA: 1, Word.SELECTOR: 2}
     reasons = [tried.reason for tried in tries if tried.reason is not None]
     if not reasons:
         return _not_offered(cluster_queue, resource)
-    return min(reasons, key=lambda reason: severity[reason.word])
+    return min(reasons, key=lambda reason: SEVERITY[reason.word])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplane.core.fleet.columns import Bools, Fleet
+from gpuplane.core.hardware import KNOWN_MODELS
 from gpuplane.core.quota.flavors import ANY_FLAVOR, FlavorMode, assign_flavors
 from gpuplane.core.quota.specs import CPU, GPU, MEMORY, ClusterQueueSpec, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
@@ -147,6 +148,7 @@ class Admission:
                 workload.queue,
                 request,
                 suits=lambda flavor: self._suits(flavor, workload),
+                explain=lambda flavor: self._explain_misfit(flavor, workload),
                 last_tried=tried,
             )
             flavors = tuple(sorted(set(found.flavors.values())))
@@ -214,14 +216,37 @@ class Admission:
 
     def _suits(self, flavor: str, workload: Workload) -> bool:
         """Tell whether a flavor can have what the workload asks for at all."""
-        wanted = workload.resources.gpu_model
-        declared = self._flavors.get(flavor)
-        model = declared.gpu_model if declared else flavor if flavor in self.models else None
-        if wanted is not None and model is not None and model != wanted:
+        if not self._has_model(flavor, workload):
             return False
+        declared = self._flavors.get(flavor)
         labels = declared.node_labels if declared else {}
         selector = workload.placement.node_selector
         return all(selector.get(key, value) == value for key, value in labels.items())
+
+    def _has_model(self, flavor: str, workload: Workload) -> bool:
+        wanted = workload.resources.gpu_model
+        model = self._model_of(flavor)
+        return wanted is None or model is None or model == wanted
+
+    def _model_of(self, flavor: str) -> str | None:
+        """Return the GPU model that a flavor stands for, None where it stands for any."""
+        declared = self._flavors.get(flavor)
+        if declared is not None:
+            return declared.gpu_model
+        return flavor if flavor in self.models or flavor in KNOWN_MODELS else None
+
+    def _explain_misfit(self, flavor: str, workload: Workload) -> Reason:
+        """Return why a flavor does not suit; the model is told only where no flavor has it."""
+        if self._has_model(flavor, workload):
+            sentence = f"Flavor {flavor} does not match the selector."
+            return Reason(Word.SELECTOR, sentence, "Loosen the node selector.")
+        model = workload.resources.gpu_model
+        return Reason(
+            Word.NO_QUOTA_FOR_MODEL,
+            f"Queue {workload.queue} has no quota for {model}; flavor {flavor} is another model.",
+            "Ask for a GPU model that the queue has a quota for, name another queue, or have a "
+            "quota added.",
+        )
 
     def _flavor_mask(self, flavor: str, fleet_index: int) -> Bools | None:
         key = (flavor, fleet_index)
@@ -231,7 +256,7 @@ class Admission:
 
     def _make_mask(self, flavor: str, fleet: Fleet) -> Bools | None:
         declared = self._flavors.get(flavor)
-        model = declared.gpu_model if declared else flavor if flavor in self.models else None
+        model = self._model_of(flavor)
         labels = declared.node_labels if declared else {}
         if model is None and not labels:
             return None

@@ -1,14 +1,16 @@
 """Use cases of queues: declare, change and withdraw them, and find the door of a job."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
+from gpuplane.core.hardware import nearest_models
 from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.core.quota.specs import (
     ClusterQueueSpec,
     CohortSpec,
+    FlavorResource,
     LocalQueueSpec,
     SpecProblem,
     list_spec_problems,
@@ -20,6 +22,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.identity import service as identity
+from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.errors import (
     BadQueue,
@@ -35,6 +38,7 @@ from gpuplane.domains.queues.rules import (
     default_specs,
     find_door,
     find_misspelt_flavor,
+    find_unknown_model,
     grants,
     known_doors,
     quantity_text,
@@ -108,7 +112,7 @@ def load_specs(session: ReadSession, cluster_id: ClusterId) -> QueueSpecs:
 def choose_door(
     specs: QueueSpecs, tenant: str, job_type: str, name: str | None, priority: Priority
 ) -> LocalQueueSpec | None:
-    """Return the door a job goes through; tenants without one use a queue that covers all."""
+    """Return the door a job goes through; tenants without any use a queue that covers all."""
     door = find_door(specs, tenant, job_type, name, priority)
     if door is not None or name not in (None, "default"):
         return door
@@ -171,6 +175,7 @@ def create_cluster_queue(
     _refuse_double(spec.name, [each.name for each in known.cluster_queues], "ClusterQueue")
     specs = known.specs()
     _check(replace(specs, cluster_queues=(*specs.cluster_queues, spec)))
+    _require_models(session, known.cluster, spec.quotas)
     repository.insert_cluster_queue(session, known.cluster.id, spec, now)
     _announce(session, known.cluster, "queue.created", "cluster_queue", spec.name, actor, now)
     return load_declared(session, key)
@@ -196,6 +201,7 @@ def change_cluster_queue(
     specs = known.specs()
     others = tuple(each for each in specs.cluster_queues if each.name != spec.name)
     _check(replace(specs, cluster_queues=(*others, spec)))
+    _require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
     done = repository.update_cluster_queue(
         session, known.cluster.id, spec, version or current.version, now
     )
@@ -254,6 +260,7 @@ def create_cohort(
     _refuse_double(spec.name, [each.name for each in known.cohorts], "Cohort")
     specs = known.specs()
     _check(replace(specs, cohorts=(*specs.cohorts, spec)))
+    _require_models(session, known.cluster, spec.quotas)
     repository.insert_cohort(session, known.cluster.id, spec, now)
     _announce(session, known.cluster, "queue.created", "cohort", spec.name, actor, now)
     if members is not None:
@@ -282,6 +289,7 @@ def change_cohort(
     specs = known.specs()
     others = tuple(each for each in specs.cohorts if each.name != spec.name)
     _check(replace(specs, cohorts=(*others, spec)))
+    _require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
     done = repository.update_cohort(
         session, known.cluster.id, spec, version or current.version, now
     )
@@ -416,6 +424,18 @@ def _check(specs: QueueSpecs) -> None:
     problems = list_spec_problems(specs.cluster_queues, specs.cohorts, specs.local_queues)
     if problems:
         raise _refused(problems)
+
+
+def _require_models(
+    session: ReadSession, cluster: Cluster, quotas: Iterable[FlavorResource]
+) -> None:
+    unknown = find_unknown_model(quotas, nodes.count_models(session, [cluster.id]))
+    if unknown is not None:
+        raise BadQueue(
+            f"There is no GPU model {unknown!r}.",
+            field="resourceGroups",
+            fix=f"Nearest models: {', '.join(nearest_models(unknown))}; `any` is every model.",
+        )
 
 
 def _check_door(session: ReadSession, known: DeclaredQueues, name: str, door: Door) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplane.core.fleet.facts import NodeFacts
 from gpuplane.core.quota.specs import (
     GPU,
     AdmissionMode,
@@ -156,6 +157,29 @@ def test_a_request_beyond_all_quota_says_so() -> None:
         [a_node("a")], [a_queue("q", 2, cohort=None)], [a_workload("w", "q").gpus(4).build()]
     )
     assert run(world).waiting[0].reason.word is Word.REQUEST_EXCEEDS_QUOTA
+
+
+@pytest.mark.parametrize("nodes", [[a_node("a")], [a_node("a"), a_node("b", model=A100)]])
+def test_a_queue_without_quota_for_the_model_says_so(nodes: list[NodeFacts]) -> None:
+    wants = a_workload("w", "q").gpus(1, gpu_model=A100)
+    (waiting,) = run(World(nodes, [a_queue("q", 2, cohort=None)], [wants.build()])).waiting
+    assert waiting.reason.word is Word.NO_QUOTA_FOR_MODEL
+    assert waiting.reason.sentence.startswith(f"Queue q has no quota for {A100}; flavor {H100} ")
+    assert "have a quota added" in waiting.reason.fix
+
+
+def test_a_quota_for_a_model_that_the_cluster_lacks_lets_no_other_model_in() -> None:
+    queue = a_queue("q", 2, cohort=None, flavors=("nvidia-t4",))
+    wants = a_workload("w", "q").gpus(1, gpu_model=H100)
+    decision = run(World([a_node("a")], [queue], [wants.build()]))
+    assert [each.reason.word for each in decision.waiting] == [Word.NO_QUOTA_FOR_MODEL]
+
+
+def test_a_flavor_of_the_model_that_is_too_small_is_told_before_other_models() -> None:
+    queue = a_queue("q", 2, cohort=None, flavors=(A100, H100))
+    wants = a_workload("w", "q").gpus(4, gpu_model=H100)
+    (waiting,) = run(World([a_node("a")], [queue], [wants.build()])).waiting
+    assert waiting.reason.word is Word.REQUEST_EXCEEDS_QUOTA
 
 
 def test_an_unknown_queue_is_a_reason_and_no_error() -> None:

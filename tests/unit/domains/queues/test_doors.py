@@ -11,12 +11,14 @@ from gpuplane.core.quota.specs import (
     unlimited_cluster_queue,
 )
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
+from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.rules.doors import (
     QueueSpecs,
     default_door,
     default_specs,
     find_door,
     grants,
+    known_doors,
 )
 
 
@@ -69,3 +71,26 @@ def test_a_job_passes_by_doors_that_do_not_grant_its_class() -> None:
     assert find_door(specs, "acme", "batch", None, Priority.LOW) is low
     assert find_door(specs, "acme", "batch", None, Priority.HIGH) is high
     assert find_door(specs, "acme", "batch", "a", Priority.HIGH) is None
+
+
+@pytest.mark.parametrize("name", [None, "default"])
+def test_a_tenant_with_a_door_of_its_own_never_goes_through_the_default_one(
+    name: str | None,
+) -> None:
+    mine = LocalQueueSpec(
+        "main", "acme", "q", frozenset({"batch"}), highest_priority=value(Priority.NORMAL)
+    )
+    specs = QueueSpecs((*default_specs().cluster_queues, unlimited_cluster_queue("q")), (), (mine,))
+    tenants = ["acme", "other"]
+    for tenant in tenants:
+        for job_type in ("batch", "service"):
+            for priority in Priority:
+                door = queues.choose_door(specs, tenant, job_type, name, priority)
+                assert door is None or door in known_doors(specs, tenants)
+                granted = PRIORITY_VALUES[priority] <= PRIORITY_VALUES[Priority.NORMAL]
+                takes = name is None and job_type == "batch" and granted
+                if tenant == "acme":
+                    assert door == (mine if takes else None)
+                else:
+                    assert door is not None
+                    assert door.name == "default"

@@ -20,6 +20,8 @@ FIXES: dict[str, str] = {
     Word.LOCAL_QUEUE_LIMIT: "Wait for jobs of the tenant's queue to end, or have its limit raised.",
     Word.REQUEST_EXCEEDS_QUOTA: "Ask for less than the queue can ever give, or have its quota "
     "raised.",
+    Word.NO_QUOTA_FOR_MODEL: "Ask for a GPU model that the queue has a quota for, name another "
+    "queue, or have a quota added.",
     Word.NO_QUEUE: "Have an operator create a LocalQueue for the tenant, or name another queue.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",
     Word.NOT_READY: "Wait for the nodes to come back, or ask an operator about them.",

@@ -19,7 +19,8 @@ def require_class_of_queues(
 ) -> None:
     """Raise unless a queue on one of the clusters grants the class to the job.
 
-    Where the tenant has no queue that takes the job it waits and says so; that is no refusal.
+    Where no cluster has a queue of the tenant that takes the job, it waits and says so; that is
+    no refusal.
 
     Raises:
         Forbidden: If queues take the job and none of them grants its class.
@@ -35,7 +36,7 @@ def require_class_of_queues(
             return
         found = queues.find_highest_class(specs, tenant, job_type, spec.queue)
         if found is None:
-            return
+            continue
         best = best or (cluster.name, *found)
     if best is None:
         return

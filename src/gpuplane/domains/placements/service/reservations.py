@@ -31,6 +31,8 @@ from gpuplane.domains.usage import service as usage
 
 MAX_RESERVATION_MS = 366 * 86_400_000
 FURTHEST_MS = 2 * MAX_RESERVATION_MS
+PAST_START_MS = 60_000
+"""How far in the past a reservation may begin: what a request and a clock are late by."""
 NEVER_NO_SHOW = 0
 """The grace of reservations that wait for ever for somebody to show up."""
 MAX_LOOK_BACK = 10_000
@@ -84,9 +86,16 @@ def create_reservation(
         holds: What running work holds of the model outside reservations.
 
     Raises:
-        BadReservation: If the window is over, or the cluster has no GPU of the model.
+        BadReservation: If the window begins in the past or is over, or the cluster has no GPU of
+            the model.
         NotEnoughCapacity: If other reservations, and work that nobody may stop, leave too few.
     """
+    if wanted.start_at < now - PAST_START_MS:
+        raise BadReservation(
+            "The reservation would begin in the past: nobody can use time that is over.",
+            field="start",
+            fix="Give a start from now on.",
+        )
     if wanted.end_at <= max(now, wanted.start_at):
         raise BadReservation(
             "The reservation would end before it begins or in the past.",
@@ -209,7 +218,7 @@ def advance_reservations(
     Args:
         session: A writing session.
         now: The instant.
-        no_show_s: How long a reservation that began waits for its first use before its GPUs come
+        no_show_s: How long a reservation that has GPUs waits for its first use before they come
             free again; 0 for ever.
         find_fixed: Finds the devices whose work nobody may stop: they are taken last.
     """
@@ -224,7 +233,7 @@ def advance_reservations(
             continue
         if each.state is ReservationState.ACTIVE and _nobody_came(session, each, now, no_show_s):
             _end(session, each, ReservationState.ENDED, now)
-            text = f"Nobody used it within {no_show_s} s of its beginning: its GPUs are free again."
+            text = f"Nobody used it for {no_show_s} s after it had GPUs: they are free again."
             _announce(session, each, "reservation.no_show", text, "system", now)
             ended.append(each.id)
             continue
@@ -243,7 +252,11 @@ def advance_reservations(
 
 
 def _nobody_came(session: ReadSession, reservation: Reservation, now: int, no_show_s: int) -> bool:
-    """Tell whether none of the devices has been used by the project since the beginning."""
+    """Tell whether none of the devices has been used by the project since it could be.
+
+    What counts is when its first GPU was its own to use: it may begin later than agreed, and work
+    of others that was there before may keep its GPUs a while longer.
+    """
     if not is_no_show(reservation.start_at, now, no_show_s, was_used=False):
         return False
     if not reservation.gpu_ids:
@@ -256,7 +269,14 @@ def _nobody_came(session: ReadSession, reservation: Reservation, now: int, no_sh
         for interval in seen
         for share in interval.shares
     )
-    return is_no_show(reservation.start_at, now, no_show_s, was_used=was_used)
+    unused_from = [
+        interval.from_at
+        for interval in seen
+        if any(share.holder_id == reservation.id for share in interval.shares)
+    ]
+    if not unused_from:
+        return False
+    return is_no_show(min(unused_from), now, no_show_s, was_used=was_used)
 
 
 def _window_of(reservation: Reservation) -> Window:

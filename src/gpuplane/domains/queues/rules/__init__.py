@@ -18,7 +18,7 @@ from gpuplane.domains.queues.rules.encoding import (
     limits_of,
     quantity_text,
 )
-from gpuplane.domains.queues.rules.naming import find_misspelt_flavor
+from gpuplane.domains.queues.rules.naming import find_misspelt_flavor, find_unknown_model
 
 __all__ = [
     "DEFAULT_QUEUE",
@@ -32,6 +32,7 @@ __all__ = [
     "encode_limits",
     "find_door",
     "find_misspelt_flavor",
+    "find_unknown_model",
     "grants",
     "known_doors",
     "limits_of",

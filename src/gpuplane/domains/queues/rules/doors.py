@@ -85,7 +85,12 @@ def grants(specs: QueueSpecs, door: LocalQueueSpec, priority: Priority) -> bool:
 
 
 def default_door(specs: QueueSpecs, tenant: str) -> LocalQueueSpec | None:
-    """Return the door of a tenant without one: to the default queue, if it covers everything."""
+    """Return the door of a tenant without one: to the default queue, if it covers everything.
+
+    A tenant with a LocalQueue of its own has no other door: what those refuse is refused.
+    """
+    if any(door.tenant == tenant for door in specs.local_queues):
+        return None
     queue = next((each for each in specs.cluster_queues if each.covers_everything), None)
     return None if queue is None else LocalQueueSpec(DEFAULT_QUEUE, tenant, queue.name)
 

@@ -39,7 +39,10 @@ def plan_reservation(client: Client, document: Document, others: object) -> Chan
     ]
     if not rows:
         return Change(document, Action.CREATE, (), lambda: _reserve(client, document, wanted))
-    compared = {name: each for name, each in wanted.items() if name != "cluster"}
+    left_out = {"cluster"}
+    if rows[0]["state"] == "active" and _is_over(wanted["start"]):
+        left_out.add("start")  # it goes on: what is made anew begins now
+    compared = {name: each for name, each in wanted.items() if name not in left_out}
     differ = differences_of(compared, rows[0])
     if not differ:
         return Change(document, Action.UNCHANGED)
@@ -89,6 +92,8 @@ def _reserve(client: Client, document: Document, wanted: dict[str, Any]) -> str:
 
 
 def _reserve_again(client: Client, document: Document, old_id: str, wanted: dict[str, Any]) -> str:
+    if _is_over(wanted["start"]):
+        wanted = {**wanted, "start": now().isoformat()}
     # The old one first: it holds the very GPUs that the new one asks for.
     client.delete(f"/capacity/reservations/{old_id}")
     try:
@@ -98,3 +103,12 @@ def _reserve_again(client: Client, document: Document, old_id: str, wanted: dict
             f"The old reservation was given up, and the new one was refused: {error.message}",
             fix=error.fix,
         ) from error
+
+
+def _is_over(start: object) -> bool:
+    """Tell whether an instant of a manifest is in the past; the API judges what is no instant."""
+    try:
+        at = instant_of(str(start))
+    except ValueError:
+        return False
+    return at is not None and at.tzinfo is not None and at < now()

@@ -11,7 +11,7 @@ import click
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.joboptions import fields_set, nested
-from gpuplane.cli.lookups import find_job, find_one, is_uuid
+from gpuplane.cli.lookups import find_job_exactly, find_one, is_uuid
 from gpuplane.cli.parameters import parse_value
 
 NAME_CHARS = 50
@@ -101,7 +101,7 @@ def _resolve(client: Client, fields: dict[str, Any]) -> None:
 
 
 def _job_id(client: Client, key: str) -> str:
-    return key if is_uuid(key) else str(find_job(client, key)["id"])
+    return key if is_uuid(key) else str(find_job_exactly(client, key)["id"])
 
 
 def _after(client: Client, text: str) -> dict[str, Any]:

@@ -1,10 +1,14 @@
-"""Finds the thing a person means: by id, by name, or by a unique part of either."""
+"""Finds the thing a person means: by id, by name, or by a unique part of either.
+
+What is only looked at may be named by part of its name. What is changed or ended is named by its
+whole name or by its id: a word that happens to begin another job's name must not end that job.
+"""
 
 import re
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from gpuplane.cli.client import Client, segment
@@ -13,6 +17,8 @@ from gpuplane.cli.words import age
 
 LOOKED_AT = 2_000
 """Jobs looked through for a part of an id; an older one is named in full."""
+SURE_PART = 8
+"""Characters of an id's beginning or end that name a job to be changed; lists show as many."""
 SHOWN = 8
 OVER = frozenset({"completed", "failed", "cancelled"})
 """Statuses of a job that is over."""
@@ -39,17 +45,53 @@ def find_job(client: Client, key: str) -> dict[str, Any]:
     """
     if is_uuid(key):
         return _dict(client.get(f"/jobs/{segment(key)}"))
-    named = list(client.items("/jobs", limit=50, name=key)) if _is_name(key) else []
-    exact = _newest([job for job in named if job["name"] == key])
-    by_id = _by_part_of_id(client, key.lower()) if not exact else []
-    found = exact or by_id or named
-    if len({job["id"] for job in found}) == 1:
-        return _dict(client.get(f"/jobs/{segment(found[0]['id'])}"))
-    if not found:
+    found = _newest(_named(client, key)) or _by_part_of_id(client, key.lower())
+    return _only(client, key, found or _beginning(client, key))
+
+
+def find_job_exactly(client: Client, key: str, **query: Any) -> dict[str, Any]:
+    """Return the job of an id, a whole name, or 8 or more characters that only one id has.
+
+    Those are an id's beginning, or its end, which lists show; never part of a name. Of jobs with
+    one name the unfinished one is meant, and the newest if all are over.
+
+    Args:
+        client: Whom to ask.
+        key: What the person wrote.
+        query: Filters of the list, within which a name is looked up.
+
+    Raises:
+        CliError: If there is none, or more than one.
+    """
+    if is_uuid(key):
+        return _dict(client.get(f"/jobs/{segment(key)}"))
+    found = _newest(_named(client, key, **query))
+    if not found and len(key) >= SURE_PART:
+        found = _by_part_of_id(client, key.lower())
+    near = [] if found else _beginning(client, key, **query)
+    names = " or ".join(sorted({job["name"] for job in near})[:3])
+    fix = f"Write the whole name, {names}, or an id." if names else ""
+    return _only(client, key, found, fix)
+
+
+def find_exactly(client: Client, path: str, key: str, noun: str) -> dict[str, Any]:
+    """Return the row of a list that an id or a whole name means.
+
+    Raises:
+        CliError: If there is none.
+    """
+    if is_uuid(key):
+        return _dict(client.get(f"{path}/{segment(key)}"))
+    rows = list(client.items(path))
+    found = next((row for row in rows if row["name"] == key), None)
+    if found is None:
+        known = ", ".join(str(row["name"]) for row in rows[:SHOWN])
         raise CliError(
-            f"There is no job {key!r}.", fix="`gpuplane ps -a` lists them.", code=Exit.NOT_FOUND
+            f"There is no {noun} {key!r}.",
+            fix=f"Known: {known}." if known else "",
+            code=Exit.NOT_FOUND,
         )
-    raise _several("jobs", key, found)
+    return found
 
 
 def find_one(client: Client, path: str, key: str, noun: str, **query: Any) -> dict[str, Any]:
@@ -100,6 +142,32 @@ def project_fields(client: Client, project: str | None) -> dict[str, Any]:
     """Return what a body says about its project: nothing unless one is named."""
     name = project or client.target.project
     return {} if name is None else {"project": name}
+
+
+def _only(client: Client, key: str, found: list[dict[str, Any]], fix: str = "") -> dict[str, Any]:
+    """Return the whole of the one job that was found."""
+    if len({job["id"] for job in found}) == 1:
+        return _dict(client.get(f"/jobs/{segment(found[0]['id'])}"))
+    if not found:
+        raise CliError(
+            f"There is no job {key!r}.",
+            fix=fix or "`gpuplane ps -a` lists them.",
+            code=Exit.NOT_FOUND,
+        )
+    raise _several("jobs", key, found)
+
+
+def _named(client: Client, key: str, **query: Any) -> list[dict[str, Any]]:
+    """Return the jobs of a whole name: the list comes by name, so they stand first in it."""
+    if not _is_name(key):
+        return []
+    listed = client.items("/jobs", name=key, **query)
+    return list(takewhile(lambda job: job["name"] == key, listed))
+
+
+def _beginning(client: Client, key: str, **query: Any) -> list[dict[str, Any]]:
+    """Return some jobs whose names begin with a word."""
+    return list(client.items("/jobs", limit=50, name=key, **query)) if _is_name(key) else []
 
 
 def _newest(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

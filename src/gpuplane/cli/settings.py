@@ -27,7 +27,7 @@ def load_target(environment: Mapping[str, str] | None = None) -> Target:
 
     Raises:
         Unreachable: If none is named and none runs here.
-        CliError: If the token is missing.
+        CliError: If the token is missing, or the variable for it is empty.
     """
     env = os.environ if environment is None else environment
     home = home_of(env)
@@ -41,7 +41,7 @@ def load_target(environment: Mapping[str, str] | None = None) -> Target:
             fix="Write it like http://127.0.0.1:7070.",
             code=Exit.USAGE,
         )
-    token = env.get("GPUPLANE_TOKEN") or (_read(home / "admin-token") if url == local else "")
+    token = _token(env) or (_read(home / "admin-token") if url == local else "")
     if not token:
         raise CliError(
             f"There is no token for {url}.",
@@ -49,6 +49,18 @@ def load_target(environment: Mapping[str, str] | None = None) -> Target:
             code=Exit.REFUSED,
         )
     return Target(url, token, env.get("GPUPLANE_PROJECT") or None)
+
+
+def _token(env: Mapping[str, str]) -> str:
+    """Return the token of the environment; one that is set to nothing is not the admin's."""
+    token = env.get("GPUPLANE_TOKEN")
+    if token is not None and not token.strip():
+        raise CliError(
+            "GPUPLANE_TOKEN is set and empty, so nobody is named.",
+            fix="Give it a token, or unset it to use this machine's own.",
+            code=Exit.REFUSED,
+        )
+    return token or ""
 
 
 def home_of(environment: Mapping[str, str]) -> Path:

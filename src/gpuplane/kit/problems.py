@@ -15,6 +15,8 @@ from gpuplane.kit.errors import FieldError, ProductError, Unprocessable
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 50
 """Field errors shown at most; a body of nothing but mistakes must not make a larger answer."""
+MAX_LISTED = 1_500
+"""Characters of known words listed at most: more than any object of the API has names for."""
 
 _SENTENCES = {
     "missing": ("This field is required.", "Add it."),
@@ -82,7 +84,15 @@ def nearest(word: str, words: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     if close:
         return f"Did you mean {' or '.join(close)}?"
-    return f"Known are: {', '.join(known[:30])}." if known else "Remove it."
+    return f"Known are: {_listed(known)}." if known else "Remove it."
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words one after another, as many as fit, and how many more there are."""
+    ends = itertools.accumulate(len(word) + 2 for word in words)
+    shown = max(sum(end <= MAX_LISTED for end in ends), 1)
+    more = f" and {len(words) - shown} more" if shown < len(words) else ""
+    return ", ".join(words[:shown]) + more
 
 
 def field_path(location: Sequence[int | str]) -> str:

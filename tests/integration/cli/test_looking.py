@@ -53,6 +53,32 @@ def test_a_job_is_found_by_name_id_and_a_unique_part_of_either(cli: CommandLine)
     cli.ok("cancel", "to-be-found")
 
 
+def test_what_ends_or_changes_a_job_takes_no_part_of_its_name(cli: CommandLine) -> None:
+    identity = cli.ok(*simulated(name="build-2"), "--", "x").out.strip()
+    for words in (
+        ("cancel", "build"), ("suspend", "build"), ("resume", "build"), ("retry", "build"),
+        ("jobs", "priority", "build", "low"), ("jobs", "preempt", "build"),
+        ("exec", "build", "--", "true"), simulated("--after", "build", name="later"),
+    ):  # fmt: skip
+        refused = cli(*words, *(["--", "x"] if words[0] == "run" else []))
+        assert refused.code == 3, words
+        assert "There is no job 'build'." in refused.err
+        assert "build-2" in refused.err
+    assert cli("cancel", identity[-4:]).code == 3  # four letters may be of any id
+    job = cli.job("build-2")
+    assert (job["condition"], job["priority"]) == ("", "normal")
+    assert job["status"] not in ("cancelled", "completed", "failed")
+    cli.ok("cancel", "--wait", identity[:30])
+    assert cli.job(identity)["status"] == "cancelled"
+
+
+def test_the_end_of_an_id_that_lists_show_is_enough_to_cancel(cli: CommandLine) -> None:
+    identity = cli.ok(*simulated(name="by-its-end"), "--", "x").out.strip()
+    assert identity[-8:] in cli.ok("ps", "--name", "by-its-end").out
+    cli.ok("cancel", "--wait", identity[-8:])
+    assert cli.job(identity)["status"] == "cancelled"
+
+
 def test_of_one_name_the_unfinished_job_is_meant_and_two_of_them_are_ambiguous(
     cli: CommandLine,
 ) -> None:

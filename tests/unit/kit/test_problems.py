@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuplane.kit.errors import Conflict, FieldError, InvalidInput
-from gpuplane.kit.problems import MAX_ERRORS, field_path, nearest, problem_of, refused_fields
+from gpuplane.kit.problems import (
+    MAX_ERRORS,
+    MAX_LISTED,
+    field_path,
+    nearest,
+    problem_of,
+    refused_fields,
+)
 
 
 def test_a_problem_has_a_stable_code_a_sentence_and_the_fix() -> None:
@@ -38,6 +45,18 @@ def test_the_nearest_words_are_offered_and_all_of_few_when_none_is_near() -> Non
     assert nearest("h100", ["h200", "b", "a100"]) == "Did you mean h200 or a100?"
     assert nearest("zzz", ["b", "a"]) == "Known are: a, b."
     assert nearest("zzz", []) == "Remove it."
+
+
+def test_of_more_words_than_fit_it_is_said_how_many_are_left_out() -> None:
+    fields = [f"field_{number:02}" for number in range(60)]
+    assert nearest("zzz", fields) == f"Known are: {', '.join(fields)}."
+    many = [f"name-{number:04}" for number in range(5_000)]
+    told = nearest("zzz", many)
+    shown = told.removeprefix("Known are: ").split(" and ")[0].split(", ")
+    assert shown == many[: len(shown)]
+    assert told.endswith(f" and {5_000 - len(shown)} more.")
+    assert len(told) < MAX_LISTED + 50
+    assert nearest("zzz", ["x" * 5_000]) == f"Known are: {'x' * 5_000}."
 
 
 def test_a_field_is_named_as_people_write_it() -> None:

@@ -8,7 +8,7 @@ import click
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import CliError, Exit
-from gpuplane.cli.lookups import find_job
+from gpuplane.cli.lookups import find_job_exactly
 from gpuplane.cli.output import note
 
 Act = Callable[[Client, dict[str, Any]], dict[str, Any]]
@@ -66,7 +66,7 @@ def exec_(
 ) -> int:
     """Run a command beside a running job, in its folder and environment, and end as it ends."""
     client = Client()
-    found = find_job(client, job)
+    found = find_job_exactly(client, job)
     words = list(command[1:] if command[0] == "--" else command)
     if not words:
         raise click.UsageError("What should run? Write it after the job.")
@@ -88,7 +88,7 @@ def _each(keys: tuple[str, ...], act: Act) -> int:
     client, code = Client(), int(Exit.OK)
     for key in keys:
         try:
-            job = act(client, find_job(client, key))
+            job = act(client, find_job_exactly(client, key))
         except CliError as error:
             if len(keys) == 1:
                 raise

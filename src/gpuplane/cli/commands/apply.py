@@ -139,7 +139,8 @@ def _show(changes: Sequence[Change]) -> None:
     for change in changes:
         sign, style = SIGNS[change.action]
         document = change.document
-        click.echo(paint(f"{sign} {document.kind} {document.name}: {change.action}", style))
+        where = f" in {change.elsewhere}" if change.elsewhere else ""
+        click.echo(paint(f"{sign} {document.kind} {document.name}{where}: {change.action}", style))
         for each in change.differences:
             old, new = _shown(each.old), _shown(each.new)
             click.echo(f"    {each.field}: {paint(old, 'red')} → {paint(new, 'green')}")
@@ -197,6 +198,7 @@ def _data(change: Change, result: str) -> dict[str, Any]:
     return {
         "kind": change.document.kind,
         "name": change.document.name,
+        "elsewhere": change.elsewhere,
         "action": str(change.action),
         "differences": [
             {"field": each.field, "old": each.old, "new": each.new} for each in change.differences

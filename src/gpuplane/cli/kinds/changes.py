@@ -39,6 +39,7 @@ class Change:
         differences: The fields that differ, for people.
         carry_out: Makes it so and returns a word on the result; idempotent.
         notes: Lines for people, such as the plan of a job.
+        elsewhere: The project it lies in, for people; empty if that is the caller's own.
     """
 
     document: Document
@@ -46,6 +47,7 @@ class Change:
     differences: Sequence[Difference] = ()
     carry_out: Callable[[], str] = lambda: ""
     notes: Sequence[str] = ()
+    elsewhere: str = ""
 
 
 def differences_of(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:

@@ -1,21 +1,24 @@
 """Kind Job: submitted once for each name and content.
 
-The idempotency key is made from the name, the project and the digest of the content, so applying
-again finds the job. A job is immutable but for its priority: other content ends an unfinished one
-and submits the new.
+The idempotency key is made from the name, the project's id and the digest of the content, so
+applying again finds the job; a job of that name in another project is another job. A job is
+immutable but for its priority: other content ends an unfinished one and submits the new.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import ApiError
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of
-from gpuplane.cli.lookups import OVER, find_job, find_one, is_uuid
+from gpuplane.cli.lookups import OVER, find_job_exactly
 from gpuplane.cli.manifests import Document
+from gpuplane.cli.ownership import Owner, owner_of
 from gpuplane.cli.plans import plan_lines
 
 KEY_HEX = 32
@@ -26,14 +29,21 @@ RUN = "run"
 def plan_job(client: Client, document: Document, others: Sequence[Document]) -> Change:
     """Return what a manifest of a job would change."""
     body = _body(client, document)
+    owner = _owner(client, document, body)
+    body.update(owner.fields())
+    return replace(_change(client, document, owner, body), elsewhere=owner.elsewhere)
+
+
+def _change(client: Client, document: Document, owner: Owner, body: dict[str, Any]) -> Change:
     key = key_of(body)
     body["idempotency_key"] = key
-    found = _find(client, document, body)
+    found = _find(client, document, owner, body)
     if found is not None and found["idempotency_key"] == key:
         return Change(document, Action.UNCHANGED, notes=[f"{found['status']}, {found['id']}"])
     notes = _plan(client, document, body)
     if found is None or (found["status"] in OVER and not _was_applied(found)):
-        return Change(document, Action.CREATE, (), lambda: _submit(client, document, body), notes)
+        return Change(document, Action.CREATE, (),
+                      lambda: _submit(client, document, owner, body), notes)  # fmt: skip
     shown = {name: each for name, each in body.items() if name not in ("idempotency_key", "after")}
     differ = differences_of(shown, _comparable(found))
     is_one = found["array"] is None
@@ -43,9 +53,9 @@ def plan_job(client: Client, document: Document, others: Sequence[Document]) -> 
     differ = differ or [Difference("(content)", "another", "this")]
     if found["status"] in OVER:
         return Change(document, Action.CREATE, differ,
-                      lambda: _submit(client, document, body), notes)  # fmt: skip
+                      lambda: _submit(client, document, owner, body), notes)  # fmt: skip
     return Change(document, Action.REPLACE, differ,
-                  lambda: _replace(client, document, found, body), notes)  # fmt: skip
+                  lambda: _replace(client, document, owner, found, body), notes)  # fmt: skip
 
 
 def key_of(body: Mapping[str, Any]) -> str:
@@ -69,15 +79,27 @@ def _body(client: Client, document: Document) -> dict[str, Any]:
     body: dict[str, Any] = {"name": document.name, **spec}
     if run is not None:
         body["spec"] = _run(document, dict(run))
-    for name in ("labels", "project"):
-        if name in document.metadata:
-            body[name] = document.metadata[name]
-    if "project" not in body and client.target.project:
-        body["project"] = client.target.project
-    if "tenant" in document.metadata:
-        tenant = str(document.metadata["tenant"])
-        body["tenant_id"] = find_one(client, "/tenants", tenant, "tenant")["id"]
+    if "labels" in document.metadata:
+        body["labels"] = document.metadata["labels"]
     return body
+
+
+def _owner(client: Client, document: Document, body: dict[str, Any]) -> Owner:
+    """Return the project that a job lies in; what the body says of it is taken out.
+
+    Raises:
+        CliError: If a tenant or project is named twice, or there is no such tenant.
+    """
+    named: dict[str, str | None] = {}
+    for name in ("tenant", "project"):
+        by_id = body.pop(f"{name}_id", None)
+        if by_id is not None and name in document.metadata:
+            raise document.error(f"Both metadata.{name} and {name}_id are given.",
+                                 field=f"spec.{name}_id", fix="Give one of them.")  # fmt: skip
+        wanted = document.metadata.get(name) if by_id is None else by_id
+        named[name] = None if wanted is None else str(wanted)
+    project = named["project"] or client.target.project
+    return owner_of(client, tenant=named["tenant"], project=project)
 
 
 def _run(document: Document, run: dict[str, Any]) -> dict[str, Any]:
@@ -104,18 +126,19 @@ def _folder(document: Document) -> Path | None:
     return path
 
 
-def _find(client: Client, document: Document, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the job of this name that was applied last, else the unfinished one.
+def _find(
+    client: Client, document: Document, owner: Owner, body: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the project's job of this name that was applied last, else the unfinished one.
 
     An array stands for all its jobs: the first of them, which holds the key, under the array's
     name, and over only if every one is.
     """
     name = f"{document.name}-0" if body.get("array") else document.name
-    rows = [
-        row
-        for row in client.items("/jobs", name=name, limit=200)
-        if row["name"] == name and _is_in(row, body)
-    ]
+    listed = client.items("/jobs", name=name, **owner.query())
+    # They come by name, so those of this very name stand before those that only begin with it.
+    named = takewhile(lambda row: row["name"] == name, listed)
+    rows = [row for row in named if owner.has(row)]
     if body.get("array"):
         rows = [_as_array(client, document.name, row) for row in rows if row["array_index"] == 0]
     rows.sort(key=lambda row: (row["status"] not in OVER, row["created_at"]))
@@ -134,14 +157,6 @@ def _as_array(client: Client, name: str, first: Mapping[str, Any]) -> dict[str, 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": row["name"], "status": row["status"]}
-
-
-def _is_in(row: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    project = body.get("project")
-    tenant = body.get("tenant_id")
-    return project in (None, row["project"], row["project_id"]) and tenant in (
-        None, row["tenant_id"],
-    )  # fmt: skip
 
 
 def _was_applied(job: Mapping[str, Any]) -> bool:
@@ -167,13 +182,14 @@ def _plan(client: Client, document: Document, body: dict[str, Any]) -> list[str]
         raise _placed(document, error) from error
 
 
-def _submit(client: Client, document: Document, body: dict[str, Any]) -> str:
+def _submit(client: Client, document: Document, owner: Owner, body: dict[str, Any]) -> str:
     folder = _folder(document)
     if folder is not None:
         from gpuplane.cli.snapshots import upload
 
         upload(client, folder)
-    body = {**body, "after": [_after(client, document, each) for each in body.get("after") or []]}
+    earlier = [_after(client, document, owner, each) for each in body.get("after") or []]
+    body = {**body, "after": earlier}
     try:
         job = client.post("/jobs", body)
     except ApiError as error:
@@ -181,15 +197,15 @@ def _submit(client: Client, document: Document, body: dict[str, Any]) -> str:
     return f"{job['status']}, {job['id']}"
 
 
-def _after(client: Client, document: Document, entry: Any) -> dict[str, Any]:
-    """Return a job that this one comes after; `job` may name it instead of `job_id`."""
+def _after(client: Client, document: Document, owner: Owner, entry: Any) -> dict[str, Any]:
+    """Return a job that this one comes after; `job` may name one of its project, or hold an id."""
     if not isinstance(entry, dict):
         raise document.error("An entry of after is a mapping.", field="spec.after",
                              fix="Write - job: NAME.")  # fmt: skip
     named = dict(entry)
     key = named.pop("job", None)
     if key is not None:
-        named["job_id"] = key if is_uuid(str(key)) else find_job(client, str(key))["id"]
+        named["job_id"] = find_job_exactly(client, str(key), **owner.query())["id"]
     return named
 
 
@@ -199,10 +215,14 @@ def _change_priority(client: Client, job: Mapping[str, Any], priority: str) -> s
 
 
 def _replace(
-    client: Client, document: Document, old: Mapping[str, Any], body: dict[str, Any]
+    client: Client,
+    document: Document,
+    owner: Owner,
+    old: Mapping[str, Any],
+    body: dict[str, Any],
 ) -> str:
     # The new one first: if it is refused, the old one goes on.
-    told = _submit(client, document, body)
+    told = _submit(client, document, owner, body)
     try:
         client.delete(f"/jobs/{old['id']}", **({} if old["array"] is None else {"array": True}))
     except ApiError as error:

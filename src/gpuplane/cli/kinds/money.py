@@ -1,12 +1,13 @@
 """Kinds Price and Reservation: a new price holds from now on, a reservation is made anew."""
 
+from dataclasses import replace
 from typing import Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import CliError
 from gpuplane.cli.kinds.changes import Action, Change, differences_of
-from gpuplane.cli.lookups import find_one
 from gpuplane.cli.manifests import Document, nearest
+from gpuplane.cli.ownership import Owner, owner_of
 from gpuplane.cli.words import instant_of, now
 
 PRICE_FIELDS = ("item", "price", "currency", "cluster", "valid_from")
@@ -32,13 +33,22 @@ def plan_reservation(client: Client, document: Document, others: object) -> Chan
     """Return what a manifest of a reservation would change."""
     document.check_metadata("project", "tenant")
     wanted = _wanted(document, RESERVATION_FIELDS, ("cluster", "model", "count", "start", "end"))
+    named = (document.metadata.get(name) for name in ("tenant", "project"))
+    tenant, project = (None if each is None else str(each) for each in named)
+    owner = owner_of(client, tenant=tenant, project=project or client.target.project)
+    change = _change(client, document, owner, wanted)
+    return replace(change, elsewhere=owner.elsewhere)
+
+
+def _change(client: Client, document: Document, owner: Owner, wanted: dict[str, Any]) -> Change:
     rows = [
         row
         for row in client.get("/capacity/reservations", cluster=wanted["cluster"])["items"]
-        if row["name"] == document.name and row["state"] not in ENDED
+        if row["name"] == document.name and row["state"] not in ENDED and owner.has(row)
     ]
     if not rows:
-        return Change(document, Action.CREATE, (), lambda: _reserve(client, document, wanted))
+        return Change(document, Action.CREATE, (),
+                      lambda: _reserve(client, document, owner, wanted))  # fmt: skip
     left_out = {"cluster"}
     if rows[0]["state"] == "active" and _is_over(wanted["start"]):
         left_out.add("start")  # it goes on: what is made anew begins now
@@ -46,8 +56,9 @@ def plan_reservation(client: Client, document: Document, others: object) -> Chan
     differ = differences_of(compared, rows[0])
     if not differ:
         return Change(document, Action.UNCHANGED)
+    old = rows[0]["id"]
     return Change(document, Action.REPLACE, differ,
-                  lambda: _reserve_again(client, document, rows[0]["id"], wanted))  # fmt: skip
+                  lambda: _reserve_again(client, document, owner, old, wanted))  # fmt: skip
 
 
 def _wanted(document: Document, fields: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, Any]:
@@ -80,24 +91,23 @@ def _set_price(client: Client, wanted: dict[str, Any]) -> str:
     return f"{found['price']} {found['currency']} per {found['unit']}"
 
 
-def _reserve(client: Client, document: Document, wanted: dict[str, Any]) -> str:
-    body = {**wanted, "name": document.name}
-    project = document.metadata.get("project")
-    if project is not None:
-        tenant = document.metadata.get("tenant")
-        owner = None if tenant is None else find_one(client, "/tenants", tenant, "tenant")["id"]
-        found = find_one(client, "/projects", project, "project", tenant_id=owner)
-        body["project_id"] = found["id"]
+def _reserve(client: Client, document: Document, owner: Owner, wanted: dict[str, Any]) -> str:
+    if owner.project_id is None:
+        raise document.error(f"There is no project {owner.project!r} in the tenant.",
+                             field="metadata.project")  # fmt: skip
+    body = {**wanted, "name": document.name, "project_id": owner.project_id}
     return f"reserved, {client.post('/capacity/reservations', body)['id']}"
 
 
-def _reserve_again(client: Client, document: Document, old_id: str, wanted: dict[str, Any]) -> str:
+def _reserve_again(
+    client: Client, document: Document, owner: Owner, old_id: str, wanted: dict[str, Any]
+) -> str:
     if _is_over(wanted["start"]):
         wanted = {**wanted, "start": now().isoformat()}
     # The old one first: it holds the very GPUs that the new one asks for.
     client.delete(f"/capacity/reservations/{old_id}")
     try:
-        return _reserve(client, document, wanted)
+        return _reserve(client, document, owner, wanted)
     except CliError as error:
         raise document.error(
             f"The old reservation was given up, and the new one was refused: {error.message}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -34,19 +35,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin each worker's share with long tests, or the last of them runs while the rest wait.
+    """Begin a worker's share a core with long tests, or the last of them runs while the rest wait.
 
     Shares are what `--dist worksteal` deals out at first: equal parts of the list, in its order.
+    Who runs out of work takes from the end of another's share, so the long ones, which start
+    control planes all the time, are never more at once than there are cores.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    lanes = min(workers, os.cpu_count() or 1)
     long = [item for item in items if _seconds_allowed(item) >= LONG_S]
-    short = [item for item in items if _seconds_allowed(item) < LONG_S]
-    cuts = [len(short) * place // workers for place in range(workers + 1)]
-    items[:] = [
-        item
-        for place in range(workers)
-        for item in (*long[place::workers], *short[cuts[place] : cuts[place + 1]])
-    ]
+    short = iter([item for item in items if _seconds_allowed(item) < LONG_S])
+    cuts = [len(items) * place // workers for place in range(workers + 1)]
+    items[:] = []
+    for place in range(workers):
+        first = long[place::lanes] if place < lanes else []
+        items += first
+        items += itertools.islice(short, cuts[place + 1] - cuts[place] - len(first))
+    items += short
 
 
 def _seconds_allowed(item: pytest.Item) -> float:

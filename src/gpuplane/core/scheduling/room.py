@@ -4,11 +4,13 @@ Owns the search over pieces of taken devices and what is left over of them after
 know who may be stopped, nor quotas.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from gpuplane.core.fleet.columns import Bools, Fleet, Take
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
 from gpuplane.core.scheduling.backfill import find_first
 from gpuplane.core.scheduling.bench import NOT_FIT, Row
@@ -27,6 +29,14 @@ MAX_GANG_NODES = 256
 FIRST_LOOK = 64
 """Nodes that are looked at together at first, to find those of which anything is gained; then
 twice as many each time."""
+MAX_TRIED = 128
+"""Nodes tried for one workload: on some all pieces make room, and no set that may be stopped."""
+MAX_SEARCHED = 16
+"""Pieces of a node, cheapest first, among which the best set is searched."""
+MAX_SINGLES = 64
+"""Pieces of a node that are tried each alone."""
+MAX_STEPS = 128
+"""Sets of one node that the search looks at."""
 MAX_THINNED = 128
 """Largest set that is thinned out piece by piece: each try places the whole gang again."""
 
@@ -72,32 +82,55 @@ def release_parts(trial: Trial, pieces: Iterable[Piece]) -> None:
 
 
 def find_cheapest_set(
-    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+    trial: Trial,
+    workload: Workload,
+    grant: Grant,
+    pieces: Sequence[Piece],
+    most: Mapping[ClusterId, int] | None = None,
 ) -> list[Piece] | None:
     """Return the cheapest minimal set whose release makes room, or None.
 
-    For one replica the sets of single nodes are compared; for a gang the nodes that give most
-    room for least loss are emptied, as few as suffice, and the set is thinned out.
+    For one replica the sets of single nodes are compared: the highest class in them, whether
+    anyone is nearly done, what all lose together, how many they are. For a gang the nodes that
+    give most room for least loss are emptied, as few as suffice, and the set is thinned out.
 
     Args:
         trial: Fleets to look in; left as they are.
         workload: What needs room, with quota.
         grant: The flavors whose nodes it may use.
         pieces: Cheapest first.
+        most: How many may be taken in each cluster at most, None for any number.
     """
     if workload.replicas.count == 1:
-        return _cheapest_on_one_node(trial, workload, grant, pieces)
-    return _cheapest_for_gang(trial, workload, grant, pieces)
+        return _cheapest_on_one_node(trial, workload, grant, pieces, most)
+    return _cheapest_for_gang(trial, workload, grant, pieces, most)
 
 
 def _cheapest_on_one_node(
-    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+    trial: Trial,
+    workload: Workload,
+    grant: Grant,
+    pieces: Sequence[Piece],
+    most: Mapping[ClusterId, int] | None,
 ) -> list[Piece] | None:
     best: list[Piece] | None = None
-    for _, place in islice(_list_gaining(trial, workload, grant, pieces), MAX_NODES):
-        found = _minimal_on(trial, place.row, place.node, place.pieces)
-        if found and (best is None or _total(found) < _total(best)):
+    worked_out = tried = 0
+    for _, place in _list_gaining(trial, workload, grant, pieces):
+        limit = len(place.pieces)
+        if most is not None:
+            limit = min(limit, most.get(trial.benches[place.bench_index].fleet.cluster_id, 0))
+        if best is not None and _total(place.pieces[:1]) >= _total(best):
+            break  # they come by their cheapest piece: none after this costs less
+        search = NodeSearch(trial, place, limit, best)
+        if not search.may_suffice():
+            continue
+        found = search.find_cheapest()
+        tried += 1
+        if found is not None:
+            worked_out += 1
             best = found
+        if worked_out >= MAX_NODES or tried >= MAX_TRIED:
+            break
     return best
 
 
@@ -161,25 +194,135 @@ def _compute_gains(trial: Trial, workload: Workload, places: Sequence[_Place]) -
     return [more - less for more, less in zip(after, before, strict=True)]
 
 
-def _minimal_on(trial: Trial, row: Row, node: int, there: Sequence[Piece]) -> list[Piece] | None:
-    """Return a minimal set that lets the class fit a node, thinned out dearest first."""
+class NodeSearch:
+    """Looks for the cheapest set of pieces on one node that lets the class fit there."""
 
-    def fits_without(pieces: Sequence[Piece]) -> bool:
-        with trial.undone():
-            release_parts(trial, pieces)
+    def __init__(self, trial: Trial, place: _Place, limit: int, best: list[Piece] | None) -> None:
+        self._trial = trial
+        self._place = place
+        self._limit = limit
+        self._given = {piece: self._amounts_of(piece) for piece in place.pieces}
+        self._missing = self._compute_missing()
+        self._best = best
+        self._has_any = False
+        self._steps_left = MAX_STEPS
+
+    def may_suffice(self) -> bool:
+        """Tell whether as many of the largest pieces as may be taken could make room."""
+        return self._limit > 0 and self._covers((), self._place.pieces)
+
+    def find_cheapest(self) -> list[Piece] | None:
+        """Return the best of the sets found and the one known before; None if none is found.
+
+        The cheapest pieces first, thinned out, are a first answer; then come each piece alone and
+        the sets of the cheapest ones that cost less than the best so far.
+        """
+        there = self._place.pieces
+        self._try_in_order(there)
+        if not self._has_any:
+            self._try_in_order(sorted(there, key=lambda piece: (-self._given[piece][0], piece.key)))
+        for piece in there[:MAX_SINGLES]:
+            if not self._is_better([piece]) or self._try([piece]):
+                break  # those after it cost more
+        self._extend([], there[:MAX_SEARCHED])
+        return self._best if self._has_any else None
+
+    def _fits_without(self, pieces: Sequence[Piece]) -> bool:
+        row = self._place.row
+        with self._trial.undone():
+            release_parts(self._trial, pieces)
             row.refresh()
-            return bool(row.ranks[node] != NOT_FIT)
+            return bool(row.ranks[self._place.node] != NOT_FIT)
 
-    found = find_first(there, lambda some: fits_without(some) or None)
-    if found is None:
-        return None
-    return _thin_out(list(there[: found[0]]), fits_without)
+    def _try_in_order(self, there: Sequence[Piece]) -> None:
+        """Take as many in this order as suffice, and thin out the dearest first."""
+        found = find_first(there, lambda some: self._fits_without(some) or None)
+        if found is not None:
+            taken = sorted(there[: found[0]], key=lambda piece: piece.key)
+            self._note(_thin_out(taken, self._fits_without))
+
+    def _note(self, pieces: list[Piece]) -> None:
+        if len(pieces) <= self._limit:
+            self._has_any = True
+            if self._is_better(pieces):
+                self._best = pieces
+
+    def _is_better(self, pieces: Sequence[Piece]) -> bool:
+        return self._best is None or _total(pieces) < _total(self._best)
+
+    def _try(self, pieces: list[Piece]) -> bool:
+        """Tell whether a set makes room, and keep it if it is the best."""
+        if self._covers(pieces, ()) and self._fits_without(pieces):
+            self._note(pieces)
+            return True
+        return False
+
+    def _extend(self, taken: list[Piece], rest: Sequence[Piece]) -> None:
+        """Try the set with each of the rest, then with more: a larger set never costs less."""
+        for place, piece in enumerate(rest):
+            more = [*taken, piece]
+            if self._steps_left <= 0 or not self._covers(taken, rest[place:]):
+                return
+            self._steps_left -= 1
+            if not self._is_better(more) or self._try(more):
+                continue
+            if len(more) < self._limit:
+                self._extend(more, rest[place + 1 :])
+
+    # What is surely too little.
+
+    def _amounts_of(self, piece: Piece) -> tuple[int, ...]:
+        """Return what a piece gives back on the node: milli of GPUs, CPU, memory, ephemeral."""
+        takes = [
+            take
+            for index, take in piece.parts
+            if (index, take.node) == (self._place.bench_index, self._place.node)
+        ]
+        return (
+            sum(take.gpu_mask.bit_count() * take.gpu_milli for take in takes),
+            sum(take.cpu_milli for take in takes),
+            sum(take.memory_mib for take in takes),
+            sum(take.ephemeral_mib for take in takes),
+        )
+
+    def _compute_missing(self) -> tuple[int, ...]:
+        """Return at least how much of each is to be given back; instances are not counted."""
+        need, node = self._place.row.need, self._place.node
+        resources = need.resources
+        room = _Room.of([self._place.row.fleet], (0, node))
+        gpu_milli = resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0
+        wanted = (resources.cpu_milli, resources.memory_mib, resources.ephemeral_mib)
+        return (
+            gpu_milli - sum(room.gpus) if gpu_milli else 0,
+            *(more - free if more else 0 for more, free in zip(wanted, room.node, strict=True)),
+        )
+
+    def _covers(self, taken: Sequence[Piece], rest: Sequence[Piece]) -> bool:
+        """Tell whether a set with as many of the rest as may be taken could be enough."""
+        left = self._limit - len(taken)
+        for which, missing in enumerate(self._missing):
+            if missing <= 0:
+                continue
+            given = sum(self._given[piece][which] for piece in taken)
+            if given < missing and rest:
+                amounts = sorted((self._given[piece][which] for piece in rest), reverse=True)
+                given += sum(amounts[:left])
+            if given < missing:
+                return False
+        return True
 
 
 def _cheapest_for_gang(
-    trial: Trial, workload: Workload, grant: Grant, pieces: Sequence[Piece]
+    trial: Trial,
+    workload: Workload,
+    grant: Grant,
+    pieces: Sequence[Piece],
+    most: Mapping[ClusterId, int] | None,
 ) -> list[Piece] | None:
-    """Return pieces of the nodes that give most room for least loss, thinned out."""
+    """Return pieces of the nodes that give most room for least loss, thinned out.
+
+    Where these are too many, of the nodes that give most room for the fewest pieces.
+    """
 
     def fits_without(some: Sequence[Piece]) -> bool:
         with trial.undone():
@@ -189,6 +332,18 @@ def _cheapest_for_gang(
     tries = min(MAX_GANG_NODES, max(MAX_NODES, 2 * needed_replicas(workload.replicas)))
     useful = list(islice(_list_gaining(trial, workload, grant, pieces), tries))
     useful.sort(key=lambda each: _cost_of_gain(*each))
+    chosen = _empty_in_order(useful, fits_without)
+    if chosen is None or _is_within(chosen, most):
+        return chosen
+    useful.sort(key=lambda each: (len(each[1].pieces) / each[0], *_cost_of_gain(*each)))
+    chosen = _empty_in_order(useful, fits_without)
+    return chosen if chosen is not None and _is_within(chosen, most) else None
+
+
+def _empty_in_order(
+    useful: Sequence[tuple[int, _Place]], fits_without: Callable[[Sequence[Piece]], bool]
+) -> list[Piece] | None:
+    """Return what is left to take of as many nodes, in this order, as suffice."""
     groups = [place.pieces for _, place in useful]
     found = find_first(groups, lambda some: fits_without(_union(some)) or None)
     if found is None:
@@ -197,6 +352,11 @@ def _cheapest_for_gang(
     if len(taken) > MAX_THINNED:
         return taken
     return _thin_out(taken, fits_without)
+
+
+def _is_within(pieces: Sequence[Piece], most: Mapping[ClusterId, int] | None) -> bool:
+    counts = Counter(piece.owner.cluster_id for piece in pieces)
+    return most is None or all(count <= most.get(each, 0) for each, count in counts.items())
 
 
 def _cost_of_gain(gain: int, place: _Place) -> tuple[int, bool, float, int, int]:

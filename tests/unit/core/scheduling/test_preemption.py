@@ -203,6 +203,37 @@ def test_no_more_are_stopped_than_the_limit_of_the_hour_leaves() -> None:
     assert not decide(spent, policy, NOW, 1).preempting
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_where_the_cheapest_are_too_many_for_the_hour_fewer_and_dearer_ones_are_stopped(
+    replicas: int,
+) -> None:
+    world = World([a_node(f"n{index}") for index in range(2 * replicas)])
+    small = [a_workload(f"small-{index}").gpus(1) for index in range(8 * replicas)]
+    large = [f"large-{index}" for index in range(replicas)]
+    start(world, *[each.priority(Priority.SPOT) for each in small], ran_s=HOUR_S // 2)
+    start(world, *[a_workload(name).gpus(8).priority(Priority.SPOT) for name in large])
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH)
+    world.pending = [(urgent.gang(replicas, replicas) if replicas > 1 else urgent).build()]
+    assert len(run(world, per_cluster_hour=8 * replicas).preempting[0].victims) == 8 * replicas
+    assert names(world.running, run(world, per_cluster_hour=5), *large) == [large]
+    assert run(world, per_cluster_hour=replicas - 1).preempting == ()
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "stopped"),
+    [((1000, 1100, 600), ["c"]), ((400, 500, 600), ["a", "b"]), ((400, 5000, 1300), ["c"])],
+)
+def test_on_one_node_the_victims_are_those_that_together_lose_least(
+    ran_s: tuple[int, int, int], stopped: list[str]
+) -> None:
+    """The first two hold a GPU each, the third both that are needed."""
+    world = World([a_node(gpu_count=4)])
+    for name, gpus, ran in zip("abc", (1, 1, 2), ran_s, strict=True):
+        start(world, a_workload(name).gpus(gpus).priority(Priority.SPOT), ran_s=ran)
+    world.pending = [a_workload("urgent").gpus(2).priority(Priority.HIGH).build()]
+    assert names(world.running, run(world), "a", "b", "c") == [stopped]
+
+
 def test_what_a_preemptor_is_promised_nobody_else_gets() -> None:
     world = World([a_node("a")])
     start(world, a_workload("low").gpus(6).priority(Priority.LOW))

@@ -13,6 +13,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from gpuplane import __version__
+from gpuplane.cli.addresses import check_address, check_token
 from gpuplane.cli.errors import ApiError, CliError, Unreachable
 from gpuplane.cli.settings import START_HINT, Target, load_target
 
@@ -29,8 +30,14 @@ class Client:
     """A client of one control plane."""
 
     def __init__(self, target: Target | None = None) -> None:
-        """Talk to a control plane, the one that the environment names unless told."""
+        """Talk to a control plane, the one that the environment names unless told.
+
+        Raises:
+            CliError: If its address or token cannot be meant.
+        """
         self.target = target or load_target()
+        check_address(self.target.url)
+        self._token = check_token(self.target.token)
         parts = urlsplit(self.target.url)
         self._https = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
@@ -161,7 +168,7 @@ class Client:
 
     def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
         return {
-            "Authorization": f"Bearer {self.target.token}",
+            "Authorization": f"Bearer {self._token}",
             "User-Agent": f"gpuplane-cli/{__version__}",
             **more,
         }

@@ -150,8 +150,11 @@ def parse_instant(text: str, at: datetime | None = None) -> str:
     """
     base = at or now()
     if text[:1] in "+-" and text[1:]:
-        distance = timedelta(seconds=parse_duration(text[1:]))
-        return (base + distance if text[0] == "+" else base - distance).isoformat()
+        try:
+            distance = timedelta(seconds=parse_duration(text[1:]))
+            return (base + distance if text[0] == "+" else base - distance).isoformat()
+        except OverflowError as error:
+            raise ValueError(f"{text!r} lies outside of the years 1 to 9999") from error
     instant = datetime.fromisoformat(text.replace("t", "T").replace("z", "Z"))
     return (instant if instant.tzinfo else instant.astimezone()).isoformat()
 

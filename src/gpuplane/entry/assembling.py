@@ -275,13 +275,26 @@ def oidc_of(
     Raises:
         SettingsError: If the issuers are not the JSON they should be; says what is wrong.
     """
+    issuers = issuers_of(settings)
+    return OidcLogins(issuers, database, clock, client) if issuers else None
+
+
+def issuers_of(settings: Settings) -> tuple[OidcIssuer, ...]:
+    """Return the issuers that settings name, none where they name none.
+
+    Raises:
+        SettingsError: If they are not the JSON they should be; says what is wrong.
+    """
     if not settings.oidc.issuers:
-        return None
+        return ()
     try:
-        issuers = msgspec.json.decode(settings.oidc.issuers, type=tuple[OidcIssuer, ...])
-    except msgspec.MsgspecError as error:
-        raise SettingsError(f"GPUPLANE_OIDC_ISSUERS is no list of issuers: {error}.") from error
-    return OidcLogins(issuers, database, clock, client)
+        return msgspec.json.decode(settings.oidc.issuers, type=tuple[OidcIssuer, ...])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise SettingsError(
+            f"GPUPLANE_OIDC_ISSUERS is no list of issuers: {error}. Write it as JSON like "
+            '[{"issuer": "https://login.example/realm", "audience": "gpuplane"}]; '
+            "docs/reference/oidc.md tells every field."
+        ) from error
 
 
 def limits_of(settings: Settings) -> Limits:

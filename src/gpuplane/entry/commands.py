@@ -35,4 +35,7 @@ def up(
         raise click.UsageError(str(error)) from error
     from gpuplane.entry.server import serve
 
-    return serve(settings)
+    try:
+        return serve(settings)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error

@@ -19,6 +19,7 @@ from gpuplane.entry.assembling import Parts, make_dependencies, make_loops, owne
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.firststart import ensure_first_start
 from gpuplane.entry.home import Home
+from gpuplane.entry.refusals import CannotStart, database_refusals
 from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kit.feeds import Feed
@@ -84,11 +85,29 @@ class ControlPlane:
         self.database.close()
 
 
+def open_database(settings: Settings) -> Database:
+    """Return the database that settings name, at this version's schema.
+
+    Raises:
+        CannotStart: If it cannot be opened or is newer than this version.
+    """
+    with database_refusals(settings):
+        database = Database(settings.sql_url)
+        try:
+            upgrade_schema(database.engine)
+        except RuntimeError as error:
+            database.close()
+            raise CannotStart(str(error), "Or name another database.") from error
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
 def build(settings: Settings, home: Home, clock: Clock | None = None) -> ControlPlane:
     """Return the control plane that settings describe, not started yet."""
     clock = clock or SystemClock()
-    database = Database(settings.sql_url)
-    upgrade_schema(database.engine)
+    database = open_database(settings)
     bounds = DecisionBounds(**dataclasses.asdict(settings.decisions))
     parts = Parts(
         settings=settings,

@@ -19,6 +19,7 @@ from gpuplane.db.database import Database
 from gpuplane.db.schema import upgrade_schema
 from gpuplane.entry.checking import checks_at
 from gpuplane.entry.home import Home, HomeInUse
+from gpuplane.entry.refusals import CannotStart, database_refusals, home_refusals
 from gpuplane.entry.settings import Settings, SettingsError, load_settings
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.errors import ProductError
@@ -47,7 +48,10 @@ def upgrade(settings: Settings) -> int:
     try:
         database = _open(settings)
         try:
-            report = upgrade_schema(database.engine)
+            with database_refusals(settings):
+                report = upgrade_schema(database.engine)
+        except CannotStart as error:
+            raise CliError(error.reason, fix=error.fix) from error
         except RuntimeError as error:
             raise CliError(str(error), code=Exit.REFUSED) from error
         finally:
@@ -120,12 +124,15 @@ def check(settings: Settings) -> int:
     """Prove that every promise about the rows holds; ends with 1 when one is broken."""
     database = _open(settings)
     try:
-        found = database.read_now(
-            lambda session: {
-                promise: look(session)
-                for promise, look in checks_at(SystemClock().now_ms()).items()
-            }
-        )
+        with database_refusals(settings):
+            found = database.read_now(
+                lambda session: {
+                    promise: look(session)
+                    for promise, look in checks_at(SystemClock().now_ms()).items()
+                }
+            )
+    except CannotStart as error:
+        raise CliError(error.reason, fix=error.fix) from error
     except ProductError as error:
         raise CliError(error.detail, fix=error.fix, code=Exit.FAILED) from error
     finally:
@@ -150,9 +157,12 @@ def _hold(settings: Settings) -> Home:
     """Take the home's lock, so that no control plane runs or starts meanwhile."""
     home = Home(settings.home)
     try:
-        home.open()
+        with home_refusals(settings.home):
+            home.open()
     except HomeInUse as error:
         raise CliError(str(error), code=Exit.REFUSED) from error
+    except CannotStart as error:
+        raise CliError(error.reason, fix=error.fix) from error
     return home
 
 
@@ -161,7 +171,11 @@ def _open(settings: Settings, *, must_exist: bool = True) -> Database:
 
     A SQLite file is looked for first, because opening one makes it.
     """
-    database = Database(settings.sql_url)
+    try:
+        with database_refusals(settings):
+            database = Database(settings.sql_url)
+    except CannotStart as error:
+        raise CliError(error.reason, fix=error.fix) from error
     if not must_exist:
         return database
     try:

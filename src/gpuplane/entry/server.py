@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
 
 import uvicorn
 
+from gpuplane.entry.assembling import issuers_of
 from gpuplane.entry.control import build
 from gpuplane.entry.home import Home, HomeInUse
+from gpuplane.entry.refusals import CannotStart, home_refusals
 from gpuplane.entry.settings import Settings
 from gpuplane.kit.failpoints import arm_from_environment
 from gpuplane.kit.logs import setup_logging
@@ -23,6 +26,9 @@ SWITCH_S = 0.0005
 turn away, and at Python's default of 5 ms the writer would wait that long after each of them."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class _Server(uvicorn.Server):
     """Uvicorn without its own signal handlers: this module owns them."""
 
@@ -32,16 +38,22 @@ class _Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> int:
-    """Run until a signal, and return the exit code."""
+    """Run until a signal, and return the exit code.
+
+    Raises:
+        SettingsError: If a setting cannot hold that only the server's parts can read.
+    """
     arm_from_environment()
     sys.setswitchinterval(SWITCH_S)
+    issuers_of(settings)
     home = Home(settings.home)
     try:
-        home.open()
-    except HomeInUse as error:
+        with home_refusals(settings.home):
+            home.open()
+            log = (home.path / "log.jsonl").open("a", buffering=1, encoding="utf-8")
+    except (HomeInUse, CannotStart) as error:
         print(f"gpuplane: {error}", file=sys.stderr)
         return 1
-    log = (home.path / "log.jsonl").open("a", buffering=1, encoding="utf-8")
     setup_logging(settings.log_level, log)
     try:
         sockets = [_bind(settings)]
@@ -58,6 +70,10 @@ def serve(settings: Settings) -> int:
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings, home, sockets))
+    except CannotStart as error:
+        _log.error("the control plane cannot start", exc_info=error.__cause__)
+        print(f"gpuplane: {error}", file=sys.stderr)
+        return 1
     finally:
         home.close()
     return 0
@@ -72,7 +88,8 @@ def _bind(settings: Settings) -> socket.socket:
 
 
 async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> None:
-    control = build(settings, home)
+    with home_refusals(settings.home):
+        control = build(settings, home)
     port = sockets[0].getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     control.address = f"http://{host}:{port}"

@@ -77,3 +77,45 @@ def test_only_the_newest_records_are_kept(tmp_path: Path) -> None:
         recorder.store(recording, recording.replay())
     kept = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
     assert kept == [str(NOW + 1), str(NOW + 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{}", "the field format is missing"),
+        (b'{"format": 99}', "field format: 99 stands there; expected 1"),
+        (b'{"format": 1,', "line 1, column 14"),
+        (b"[]", "expected was an object"),
+        (b"\xff\xff", "no text in UTF-8"),
+        (b'{"format":1,"shared":[],"snapshot":7,"policy":{},"now":1,"seed":1}', "field snapshot"),
+        (b'{"format":1,"shared":[],"snapshot":{},"policy":{},"now":1,"seed":1}', "field snapshot"),
+    ],
+)
+def test_wrong_json_is_refused_in_one_sentence_that_names_the_place(
+    file: Path, content: bytes, said: str
+) -> None:
+    file.write_bytes(content)
+    shown = call(file)
+    assert shown.exit_code == Exit.USAGE
+    assert said in " ".join(shown.output.split())
+    assert "Error" not in shown.output
+
+
+@pytest.mark.parametrize("command", ["decide", "queueing", "placement"])
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut off", "damaged"])
+def test_a_packed_file_that_is_cut_off_or_damaged_is_said_to_be(
+    tmp_path: Path, command: str, is_cut: bool
+) -> None:
+    file = tmp_path / "packed.gz"
+    packed = gzip.compress(b"sn,cpu_milli,memory_mib,gpu,model\n", mtime=0)
+    # The second byte of the content is 3: a block of a kind that there is not.
+    file.write_bytes(packed[:-12] if is_cut else packed[:10] + b"\x07" + packed[11:])
+    options = {
+        "decide": [file],
+        "queueing": ["--jobs", file, "--nodes", 1],
+        "placement": ["--nodes", file, "--pods", file],
+    }
+    words = ["simulate", command, *map(str, options[command])]
+    shown = CliRunner().invoke(build(), words)
+    assert shown.exit_code != 0
+    assert "cut off or damaged; expected a whole file." in " ".join(shown.output.split())

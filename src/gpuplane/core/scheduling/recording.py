@@ -27,6 +27,7 @@ from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.topology.matrix import LinkMatrix
 
 FORMAT = 1
+_SHOWN = 40
 """The number of this written form; a reader refuses what it does not know."""
 
 
@@ -105,17 +106,47 @@ def decode_recording(data: bytes) -> Recording:
     Raises:
         RecordingFormatError: If they are no recording of this format.
     """
+    written = _read_fields(data)
+    field = "shared"
+    try:
+        codec = Codec(shared=(LinkMatrix,), pool=written[field])
+        codec.load_pool({LinkMatrix.__name__: LinkMatrix})
+        field = "snapshot"
+        snapshot = _read_snapshot(codec, written[field])
+        field = "policy"
+        policy = codec.decode(Policy, written[field])
+        field = "now"
+        now = int(written[field])
+        field = "seed"
+        return Recording(snapshot, policy, now, int(written[field]))
+    except KeyError as error:
+        raise _no_recording(f"field {field}: {error.args[0]!r} is missing or unknown") from error
+    except (AttributeError, TypeError, IndexError, ValueError) as error:
+        raise _no_recording(f"field {field}: it is not as it is written ({error})") from error
+
+
+def _no_recording(found: str) -> RecordingFormatError:
+    return RecordingFormatError(f"this is no recording of a decision: {found}.")
+
+
+def _read_fields(data: bytes) -> dict[str, Any]:
+    """Return the outermost fields, all of them there and of this format."""
     try:
         written = json.loads(data)
-        if written["format"] != FORMAT:
-            raise ValueError(f"format {written['format']} is not {FORMAT}")
-        codec = Codec(shared=(LinkMatrix,), pool=written["shared"])
-        codec.load_pool({LinkMatrix.__name__: LinkMatrix})
-        snapshot = _read_snapshot(codec, written["snapshot"])
-        policy = codec.decode(Policy, written["policy"])
-        return Recording(snapshot, policy, int(written["now"]), int(written["seed"]))
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise RecordingFormatError(f"this is no recording of a decision: {error!r}") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _no_recording(f"{place}: {error.msg}; expected JSON") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise _no_recording("line 1 is no text in UTF-8; expected JSON") from error
+    if not isinstance(written, dict):
+        raise _no_recording("line 1 is JSON, but expected was an object with the field format")
+    for name in ("format", "shared", "snapshot", "policy", "now", "seed"):
+        if name not in written:
+            raise _no_recording(f"the field {name} is missing; expected was a recorded input")
+        if name == "format" and written[name] != FORMAT:
+            found = repr(written[name])[:_SHOWN]
+            raise _no_recording(f"field format: {found} stands there; expected {FORMAT}")
+    return written
 
 
 def _read_snapshot(codec: Codec, body: dict[str, Any]) -> Snapshot:

@@ -77,8 +77,11 @@ def _read(file: Path) -> tuple[Recording, bytes | None]:
         raise CliError(
             f"There is no file {str(file)!r}.", field="FILE", code=Exit.NOT_FOUND
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise CliError(f"{file}: {error}", field="FILE") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        problem = f"{file} is packed with gzip, and cut off or damaged; expected a whole file."
+        raise CliError(problem, field="FILE") from error
+    except OSError as error:
+        raise CliError(f"{file}: {error.strerror or error}.", field="FILE") from error
     first, _, rest = content.partition(b"\n")
     try:
         return decode_recording(first), rest.strip() or None

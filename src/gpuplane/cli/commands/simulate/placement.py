@@ -5,6 +5,7 @@ Owns reading the files and showing the report; the replay is the core's.
 
 import gzip
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -202,6 +203,9 @@ def _read(path: Path, parse: Callable[[Iterable[str]], T]) -> T:
     except UnicodeDecodeError as error:
         message = "The file is not text in UTF-8."
         raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error
-    except (OSError, EOFError) as error:
-        message = f"The file cannot be read: {getattr(error, 'strerror', None) or error}."
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        message = "It is packed with gzip, and cut off or damaged; expected a whole file."
+        raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error
+    except OSError as error:
+        message = f"The file cannot be read: {error.strerror or error}."
         raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error

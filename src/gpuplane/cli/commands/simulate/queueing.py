@@ -192,8 +192,11 @@ def _read(file: Path, kept: TraceFilter, tick_ms: int) -> Trace:
         raise CliError(
             f"There is no file {str(file)!r}.", field="--jobs", code=Exit.NOT_FOUND
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise CliError(f"{file}: {error}", field="--jobs") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        problem = f"{file} is packed with gzip, and cut off or damaged; expected a whole file."
+        raise CliError(problem, field="--jobs") from error
+    except OSError as error:
+        raise CliError(f"{file}: {error.strerror or error}.", field="--jobs") from error
     try:
         return read_trace(io.StringIO(text, newline=""), kept, tick_ms=tick_ms)
     except TraceError as error:

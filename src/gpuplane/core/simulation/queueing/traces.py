@@ -279,8 +279,8 @@ class _Columns:
         return arrival, line, duration, gpus, estimate, name
 
 
-SECONDS_WANTED = "seconds of at least 0, such as 90 or 12.5"
-COUNT_WANTED = "a whole number of GPUs of at least 1"
+SECONDS_WANTED = "seconds from 0 to 1e12, such as 90 or 12.5"
+COUNT_WANTED = "a whole number of GPUs from 1 to 1e12"
 TIMESTAMP_WANTED = "an instant such as 2017-10-09 07:01:55"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

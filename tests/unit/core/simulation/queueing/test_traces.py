@@ -97,8 +97,8 @@ def test_a_header_alone_is_a_trace_of_no_jobs() -> None:
 
 
 HEADER = "job_id,arrival_s,duration_s,gpu_count\na,0,5,1\n"
-SECONDS = "expected seconds of at least 0, such as 90 or 12.5"
-COUNT = "expected a whole number of GPUs of at least 1"
+SECONDS = "expected seconds from 0 to 1e12, such as 90 or 12.5"
+COUNT = "expected a whole number of GPUs from 1 to 1e12"
 INSTANT = "expected an instant such as 2017-10-09 07:01:55"
 MISSING = "it is missing: the header has"
 

@@ -66,7 +66,8 @@ def test_what_ends_or_changes_a_job_takes_no_part_of_its_name(cli: CommandLine) 
         assert "build-2" in refused.err
     assert cli("cancel", identity[-4:]).code == 3  # four letters may be of any id
     job = cli.job("build-2")
-    assert (job["condition"], job["priority"]) == ("", "normal")
+    assert job["condition"] not in ("Paused", "Stopping")
+    assert job["priority"] == "normal"
     assert job["status"] not in ("cancelled", "completed", "failed")
     cli.ok("cancel", "--wait", identity[:30])
     assert cli.job(identity)["status"] == "cancelled"

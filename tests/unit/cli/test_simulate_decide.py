@@ -110,7 +110,7 @@ def test_a_packed_file_that_is_cut_off_or_damaged_is_said_to_be(
     packed = gzip.compress(b"sn,cpu_milli,memory_mib,gpu,model\n", mtime=0)
     # The second byte of the content is 3: a block of a kind that there is not.
     file.write_bytes(packed[:-12] if is_cut else packed[:10] + b"\x07" + packed[11:])
-    options = {
+    options: dict[str, list[object]] = {
         "decide": [file],
         "queueing": ["--jobs", file, "--nodes", 1],
         "placement": ["--nodes", file, "--pods", file],

@@ -36,6 +36,9 @@ log = logging.getLogger("gpuplane.dispatcher")
 BATCH = 500
 AT_ONCE = 32
 """Attempts that are being started at the same time: bounds open files and backend load."""
+NOTE_EVERY_S = 1.0
+"""How long what was started waits for the rest of its batch before it is stored: a slow start holds
+up no other, and what is killed in the middle does not begin from nothing again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +103,25 @@ class DispatcherLoop:
         plans = await self._database.read(lambda s: jobs.load_plans(s, waiting, around))
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(job: Job, attempt: Attempt, plan: AttemptPlan) -> Outcome:
+        async def one(job: Job, attempt: Attempt, plan: AttemptPlan) -> tuple[Job, Outcome]:
             async with limit:
-                return await self._start(job, attempt, plan)
+                return job, await self._start(job, attempt, plan)
 
-        outcomes = await asyncio.gather(*(one(*each) for each in plans))
+        async with asyncio.TaskGroup() as group:
+            pending = {group.create_task(one(*each)) for each in plans}
+            while pending:
+                done, pending = await asyncio.wait(pending, timeout=NOTE_EVERY_S)
+                await self._note([each.result() for each in done], around)
+
+    async def _note(self, outcomes: Sequence[tuple[Job, Outcome]], around: Surroundings) -> None:
+        """Store what became of starts."""
         now = self._clock.now_ms()
-        taken_on = {each.attempt.id for each in outcomes if not each.word and not each.gone}
-        started = [(job, attempt) for job, attempt, _ in plans if attempt.id in taken_on]
+        started = [(job, each.attempt) for job, each in outcomes if not each.word and not each.gone]
         if started:
             await self._database.write(
                 "jobs.note_ensured", partial(_note_ensured, started=started, around=around, now=now)
             )
-        for each in outcomes:
+        for _, each in outcomes:
             if each.word:
                 await self._database.write(
                     "jobs.note_start_failed",

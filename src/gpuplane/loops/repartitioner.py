@@ -50,8 +50,8 @@ class RepartitionerLoop:
         elif await self._database.read(lambda session: _is_done(session, row)):
             await self._end(row, now)
         elif now >= row.deadline_at:
-            took = (now - row.asked_at) // 1000
-            await self._fail(row, f"the new instances were not seen within {took} s", now)
+            allowed_s = (row.deadline_at - row.asked_at) // 1000
+            await self._fail(row, f"the new instances were not seen within {allowed_s} s", now)
         elif row.state is RepartitionState.ASKED:
             await self._send(row, backend, now)
 

@@ -274,7 +274,7 @@ async def a_preempted_one(client: Client) -> None:
 
 async def higher_ones_that_take_devices(client: Client) -> None:
     low = simulated(
-        1.0, priority="low", preemptible=True, gpu_type="nvidia-tesla-t4", gpu_count=4,
+        0.5, priority="low", preemptible=True, gpu_type="nvidia-tesla-t4", gpu_count=4,
         replicas={"count": 2},
     )  # fmt: skip
     job = await client.submit(low, "completed", suffix="-low")

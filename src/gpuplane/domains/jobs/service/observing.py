@@ -75,6 +75,7 @@ def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -
 
 def note_evict_sent(session: WriteSession, attempts: Sequence[Attempt], now: int) -> None:
     """Record that backends were asked to stop attempts."""
+    repository.hold_jobs(session, [attempt.job_id for attempt in attempts])
     attempts_repository.update_attempts(
         session, [{"id": attempt.id, "evict_sent_at": now} for attempt in attempts]
     )

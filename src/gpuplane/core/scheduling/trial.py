@@ -400,7 +400,7 @@ class Trial:
         for index, bench in enumerate(self.benches):
             if not self.may_use(workload, bench.fleet):
                 continue
-            if not bench.row(workload).fits.any():
+            if not bench.row(workload).fits_any:
                 continue
             mark = bench.fleet.checkpoint()
             spots = place_workload(workload, bench, self.allowed_nodes(workload, index, grant))

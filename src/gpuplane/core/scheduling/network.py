@@ -117,6 +117,23 @@ def asks_nvlink(workload: Workload) -> bool:
     return replicas.gang and replicas.count > 1 and placement.links is LinkPreference.NVLINK
 
 
+def most_together(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Return the most replicas that one layout could take now, at most those asked for.
+
+    An upper bound: exact where either a level of the network or NVLink is required and not both,
+    and where the replicas require no links inside themselves.
+    """
+    count = workload.replicas.count
+    if workload.placement.spreading is Spreading.SAME_NODE:
+        return min(count, int(capacity.max(initial=0)))
+    most = int(capacity.sum())
+    if asks_nvlink(workload) and workload.placement.links_required:
+        most = largest_nvlink_room(fleet, capacity)
+    if is_required(workload):
+        most = min(most, largest_room(workload, fleet, capacity))
+    return min(count, most)
+
+
 def largest_nvlink_room(fleet: Fleet, capacity: Ints) -> int:
     """Return the most replicas that may start together where NVLink is required among them."""
     places = _Places(Level.CLIQUE, fleet.cliques, fleet.clique)
@@ -203,15 +220,18 @@ def _tightest(
     wishes: Ints | None = None,
     most: int | None = None,
 ) -> list[Domain]:
-    """Return the named parts that hold all that is needed, the one with the least room first.
+    """Return the named parts that hold all that is needed, the best first.
+
+    Best is the one that takes most of the replicas asked for, then the one with the least room:
+    work that starts with fewer than it asks for is not to start with its minimum where more fit.
 
     Args:
         places: The parts.
         capacity: Replicas by node.
         needed: Replicas that must fit.
         count: Replicas that are asked for.
-        wishes: What comes before room, by node, higher is better: a part is as good as its best
-            node; None when nothing does.
+        wishes: What comes before the least room, by node, higher is better: a part is as good as
+            its best node; None when nothing does.
         most: How many parts are wanted, None for all.
     """
     room = _room(places, capacity)
@@ -219,7 +239,7 @@ def _tightest(
     if wishes is not None:
         np.maximum.at(best, places.place, np.where(capacity > 0, wishes, 0))
     fitting = sorted(
-        (-int(best[i]), int(room[i]), places.names[i], i)
+        (-min(int(room[i]), count), -int(best[i]), int(room[i]), places.names[i], i)
         for i in np.flatnonzero(room >= needed).tolist()
         if places.names[i]
     )

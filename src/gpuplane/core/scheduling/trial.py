@@ -392,11 +392,11 @@ class Trial:
         return isinstance(answer, Grant)
 
     def _find_nodes(self, workload: Workload, grant: Grant) -> Found | None:
-        """Place the granted replicas, no more, in the fleet where they score best."""
+        """Place the granted replicas, no more, in the fleet where most start, then score best."""
         if grant.replicas < workload.replicas.count:
             fewer = replace(workload.replicas, count=grant.replicas)
             workload = replace(workload, replicas=fewer)
-        best: tuple[int, int] | None = None
+        best: tuple[int, int, int] | None = None
         for index, bench in enumerate(self.benches):
             if not self.may_use(workload, bench.fleet):
                 continue
@@ -409,11 +409,12 @@ class Trial:
             if len(self.benches) == 1:
                 return _found(index, spots, grant)
             bench.fleet.rollback(mark)
-            if best is None or spots.score > best[0]:
-                best = (spots.score, index)
+            worth = (len(spots.takes), spots.score, -index)
+            if best is None or worth > best:
+                best = worth
         if best is None:
             return None
-        index = best[1]
+        index = -best[2]
         again = place_workload(
             workload, self.benches[index], self.allowed_nodes(workload, index, grant)
         )

@@ -24,7 +24,7 @@ UNFINISHED = "&".join(
     f"status={word}" for word in ("pending", "queued", "scheduled", "running", "preempted")
 )
 SETTLE_S = 100.0
-POLL_S = 0.05
+POLL_S = 0.2
 LONG = "nvidia-h100-80gb"
 """Where jobs run that last until they are cancelled: there are 64, so they are in nobody's way."""
 LATER_S = 0.7

@@ -98,6 +98,7 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
         log_config=None,
         access_log=False,
         lifespan="off",
+        proxy_headers=False,  # nothing here asks for a caller's address or scheme
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=64 * 1024,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpuplane.domains.jobs.service.verbs import ARRAY_BATCH
 from tests.integration.jobs.worlds import World, runs_for
 
@@ -225,6 +227,9 @@ async def test_the_manifest_is_captured_when_the_job_starts(world: World) -> Non
     await world.turn(2)
     found = await world.ask("GET", f"/jobs/{job['id']}/reproducibility-manifest")
     manifest = found["manifest"]
+    started = (await world.job(job["id"]))["current_attempt"]["admitted_at"]
+    assert re.fullmatch(r"[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z", manifest["captured_at"])
+    assert manifest["captured_at"] >= started  # both are text of one form, so they sort by time
     assert manifest["environment_names"] == ["ALPHA"]
     assert (manifest["seed"], len(manifest["devices"])) == (7, 2)
     assert manifest["devices"][0]["model"] == "nvidia-h100-80gb"

@@ -10,7 +10,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
-from gpuplane.domains.jobs.service.classes import require_class_of_queues
+from gpuplane.domains.jobs.service.classes import require_class_of_queues, require_queue
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.sizes import require_room
 from gpuplane.domains.jobs.service.submission import Submission
@@ -43,6 +43,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
     _check_gpus(spec, candidates)
     require_room(lookups, spec, candidates)
     _check_instants(spec, now)
+    require_queue(lookups, submission.tenant_id, spec.queue, candidates)
     require_class_of_queues(lookups, submission.tenant_id, spec, spec.priority, candidates)
     _check_named(lookups.session, submission)
     return cluster

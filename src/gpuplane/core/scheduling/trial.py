@@ -22,6 +22,7 @@ from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
 from gpuplane.core.scheduling.holdings import Lookahead, order_rows, release_key, rows_of
 from gpuplane.core.scheduling.memory import Memory, owners_of
+from gpuplane.core.scheduling.neighbours import compute_neighbouring
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
 from gpuplane.core.scheduling.policy import Policy, Snapshot
@@ -441,18 +442,11 @@ class Trial:
 
     def affinity_nodes(self, workload: Workload, index: int) -> Bools | None:
         """Return the nodes near and apart from the jobs it names; None when it names none."""
-        placement = workload.placement
-        if not placement.co_locate_with and not placement.separate_from:
-            return None
-        count = len(self.benches[index].fleet)
-        mask = np.ones(count, dtype=np.bool_)
-        for other in placement.co_locate_with:
-            near = np.zeros(count, dtype=np.bool_)
-            near[self._nodes_of(JobId(other), index)] = True
-            mask &= near
-        for other in placement.separate_from:
-            mask[self._nodes_of(JobId(other), index)] = False
-        return mask
+        return compute_neighbouring(
+            workload.placement,
+            lambda job_id: self._nodes_of(job_id, index),
+            len(self.benches[index].fleet),
+        )
 
     def _nodes_of(self, job_id: JobId, index: int) -> list[int]:
         return [node for fleet, node in self._list_places().get(job_id, ()) if fleet == index]

@@ -9,6 +9,7 @@ import sys
 
 import uvicorn
 
+from gpuplane.db.first_schema import make_first_schema
 from gpuplane.entry.assembling import issuers_of
 from gpuplane.entry.control import build
 from gpuplane.entry.home import Home, HomeInUse
@@ -88,6 +89,7 @@ def _bind(settings: Settings) -> socket.socket:
 
 
 async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> None:
+    make_first_schema(settings.sql_url)
     with home_refusals(settings.home):
         control = build(settings, home)
     port = sockets[0].getsockname()[1]

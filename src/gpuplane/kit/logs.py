@@ -75,6 +75,9 @@ class JsonFormatter(logging.Formatter):
 
 def setup_logging(level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send every log line of this process as JSON to a stream (standard error unless given)."""
+    # Nothing of this is in our lines, and it is a third of what making a record takes.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # as the logging manual says
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()

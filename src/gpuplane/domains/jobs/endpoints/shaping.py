@@ -181,7 +181,9 @@ def _source(job: Job) -> dict[str, Any]:
         "pipeline_step_id": None,
         "usecase_deployment_id": None,
     }
-    parts = [_uuid(part) for part in (job.source_id or "").split("/")]
+    if job.source_id is None:
+        return ids
+    parts = [_uuid(part) for part in job.source_id.split("/")]
     if job.source_type == SourceType.PIPELINE:
         ids["pipeline_id"] = parts[0]
         ids["pipeline_step_id"] = parts[1] if len(parts) > 1 else None

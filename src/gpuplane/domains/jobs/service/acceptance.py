@@ -65,7 +65,7 @@ def named_cluster(usable: Sequence[Cluster], submission: Submission) -> Cluster 
     if submission.cluster is None:
         return None
     for cluster in usable:
-        if submission.cluster in (cluster.name, str(cluster.id)):
+        if submission.cluster == cluster.name or submission.cluster == str(cluster.id):
             return cluster
     names = ", ".join(cluster.name for cluster in usable) or "none"
     raise BadJob(

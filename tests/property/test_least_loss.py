@@ -91,8 +91,8 @@ def victims_of(world: World, decision: Decision) -> list[RunningWorkload]:
 
 
 @st.composite
-def running_workloads(draw: st.DrawFn, index: int, queue: str = "default") -> Workload:
-    made = a_workload(f"running-{index}", queue).gpus(
+def running_workloads(draw: st.DrawFn, index: int) -> Workload:
+    made = a_workload(f"running-{index}").gpus(
         draw(st.sampled_from([1, 1, 1, 2, 2, 3])),
         cpu_milli=draw(st.sampled_from([100, 100, 3_000])),
     )
@@ -109,9 +109,9 @@ def running_workloads(draw: st.DrawFn, index: int, queue: str = "default") -> Wo
 
 
 @st.composite
-def preemptors(draw: st.DrawFn, queue: str = "default") -> Workload:
-    count = draw(st.sampled_from([1, 1, 2, 2, 3]))
-    made = a_workload("urgent", queue).gpus(
+def preemptors(draw: st.DrawFn, counts: Sequence[int]) -> Workload:
+    count = draw(st.sampled_from(counts))
+    made = a_workload("urgent").gpus(
         draw(st.sampled_from([2, 3, 4] if count == 1 else [1, 2, 3])),
         cpu_milli=draw(st.sampled_from([100, 5_000])),
     )
@@ -129,7 +129,9 @@ def preemptors(draw: st.DrawFn, queue: str = "default") -> Workload:
 
 
 @st.composite
-def full_worlds(draw: st.DrawFn, queues: Sequence[ClusterQueueSpec] = ()) -> World:
+def full_worlds(
+    draw: st.DrawFn, queues: Sequence[ClusterQueueSpec] = (), counts: Sequence[int] = (1, 2, 3)
+) -> World:
     """Draw a few nodes with at most `MAX_EXACT` running workloads, and one that wants their place.
 
     How long each ran, its checkpoint and its progress are drawn, so that losses differ.
@@ -151,14 +153,28 @@ def full_worlds(draw: st.DrawFn, queues: Sequence[ClusterQueueSpec] = ()) -> Wor
         )
         for each in world.running
     ]
-    world.pending = [draw(preemptors())]
+    world.pending = [draw(preemptors(counts))]
     return world
 
 
+LIMITS = st.sampled_from([10, 10, 2, 1])
+
+
+@settings(max_examples=60)
+@given(full_worlds(counts=(1,)), LIMITS)
+def test_victims_for_one_replica_are_the_cheapest_set_of_all(world: World, limit: int) -> None:
+    """Gangs may be among the victims; the limit of the hour binds in some."""
+    check_the_cheapest(world, limit)
+
+
 @settings(max_examples=100)
-@given(full_worlds(), st.sampled_from([10, 10, 2, 1]))
-def test_victims_for_room_are_the_cheapest_set_of_all(world: World, limit: int) -> None:
-    """One replica or several, gangs among the victims, with and without a limit that binds."""
+@given(full_worlds(counts=(2, 2, 3)), LIMITS)
+def test_victims_for_several_replicas_are_the_cheapest_set_of_all(world: World, limit: int) -> None:
+    """Gangs and others, on any nodes, on one, on one each, in one rack."""
+    check_the_cheapest(world, limit)
+
+
+def check_the_cheapest(world: World, limit: int) -> None:
     policy = policy_of(limit)
     decision = decide(world.snapshot(), policy, NOW, 1)
     if decision.placed:

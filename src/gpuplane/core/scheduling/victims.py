@@ -265,7 +265,11 @@ class VictimSearch:
     def _quota_victims(
         self, workload: Workload, candidates: list[Candidate]
     ) -> list[Candidate] | None:
-        """Return Kueue's minimal victims for the quota, [] if none are needed, None if hopeless."""
+        """Return Kueue's minimal victims for the quota, [] if none are needed, None if hopeless.
+
+        They are taken in Kueue's order (other queues first, then lower classes), where the loss
+        decides among equals: none can be spared, and another set may lose less in sum.
+        """
         answer = self._first_answer(workload)
         if isinstance(answer, Grant):
             return []

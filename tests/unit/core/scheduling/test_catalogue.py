@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,18 @@ def is_about_nodes(unit: Unit) -> bool:
     return unit.stage in (Stage.NODE, Stage.FREE, Stage.NEIGHBOUR)
 
 
+ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "docs" / "reference" / "scheduling.md"
+
+
+def test_the_page_on_scheduling_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text())
+    assert len(named) > 15
+    assert [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+
+
 def test_the_page_on_scheduling_names_every_word_of_the_list() -> None:
-    page = Path(__file__).parents[4] / "docs" / "reference" / "scheduling.md"
-    text = page.read_text()
+    text = PAGE.read_text()
     words = {word for unit in UNITS for word in unit.words}
     assert sorted(word.value for word in words if f"`{word.value}`" not in text) == []
 

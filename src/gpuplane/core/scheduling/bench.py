@@ -143,8 +143,11 @@ class Row:
 
     def find_best(self, allowed: Bools | None = None) -> tuple[int, int] | None:
         """Return the best node with its rank, the first of equals by name; None when none fits."""
-        if self._ranks is None and not self.fits_any:
-            return None
+        if self._ranks is None:
+            if not self.fits_any:
+                return None
+            if allowed is not None and not (self.fits & allowed).any():
+                return None
         ranks = self.ranks if allowed is None else _keep_where(allowed, self.ranks)
         node = int(ranks.argmax())
         rank = int(ranks[node])

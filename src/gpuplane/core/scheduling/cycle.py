@@ -4,17 +4,18 @@ Owns the order of steps and nothing else: gates, turns, quota, placement, victim
 It counts into the snapshot's fleets and quotas while it runs and undoes all of it at the end.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
 from gpuplane.core.scheduling.gates import find_gate, gate_group
 from gpuplane.core.scheduling.judge import Judge
+from gpuplane.core.scheduling.lineup import Lineup
 from gpuplane.core.scheduling.memory import Memory
-from gpuplane.core.scheduling.ordering import Entry, Turns
+from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.trial import Trial
+from gpuplane.core.scheduling.turns import Turns
 
 
 def decide(
@@ -38,7 +39,7 @@ def decide(
     memory = Memory() if memory is None else memory
     try:
         with Trial(snapshot, policy, now, seed, memory) as trial:
-            verdicts = _run(trial, snapshot, now)
+            verdicts, counts = _run(trial, snapshot, now)
     except BaseException:
         memory.forget()
         raise
@@ -48,11 +49,11 @@ def decide(
         seed=seed,
         policy=policy.placement.value,
         verdicts=verdicts,
-        counts=_count(verdicts),
+        counts=counts,
     )
 
 
-def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[Verdict, ...]:
+def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[tuple[Verdict, ...], dict[str, int]]:
     shut, queues = _open_gates(trial, snapshot, now)
     judge = Judge(trial)
     shut_out = {id(entry) for entry, _ in shut}
@@ -62,7 +63,12 @@ def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[Verdict, ...]:
         Waiting(entry.workload.job_id, entry.workload.version, gate, (), 0) for entry, gate in shut
     ]
     gated.sort(key=lambda each: each.job_id.int)
-    return (*gated, *judge.finish())
+    verdicts = (*gated, *judge.finish())
+    counts = judge.counts
+    for each in gated:
+        counts[Waiting.__name__] += 1
+        counts[each.reason.word.value] += 1
+    return verdicts, dict(sorted(counts.items()))
 
 
 def _open_gates(
@@ -115,32 +121,15 @@ def take_turns(
         queues: The entries by queue, best first.
         promised: Those of them for whom others were stopped, however long ago.
     """
+    lineup = Lineup(queues, trial.answers, trial.memory.pool)
     first = [
         (until, entry.key, entry)
         for entry in promised
         if (until := entry.workload.promised_until) is not None and until > trial.now
     ]
+    places: list[int] = []
     if first:
         first.sort(key=lambda each: each[:2])
-        judge.consider_all([entry for _, _, entry in first])
-        taken = {id(entry) for _, _, entry in first}
-        names = {entry.workload.queue for _, _, entry in first}
-        queues = {
-            name: [entry for entry in entries if id(entry) not in taken]
-            if name in names
-            else entries
-            for name, entries in queues.items()
-        }
-    turns = Turns(trial.admission.tree, queues, trial.first_choice, trial)
-    judge.consider_all(turns)
-
-
-def _count(verdicts: tuple[Verdict, ...]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for kind, count in Counter(map(type, verdicts)).items():
-        counts[kind.__name__] = count
-    reasons = [each.reason for each in verdicts if type(each) is Waiting]
-    by_id = {id(reason): reason for reason in reasons}
-    for key, count in Counter(map(id, reasons)).items():
-        counts[by_id[key].word.value] += count
-    return dict(sorted(counts.items()))
+        place_of = {id(entry): place for place, entry in enumerate(lineup.entries)}
+        places = [place_of[id(entry)] for _, _, entry in first]
+    judge.consider_all(lineup, Turns(trial.admission.tree, lineup), places)

@@ -5,14 +5,24 @@ priority and when that changes next. Never knows quotas, nodes or gates.
 """
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.scheduling.gates import GateGroup, gate_group, has_own_gate
 from gpuplane.core.scheduling.kinds import Owners, rank_of
-from gpuplane.core.scheduling.ordering import NO_OWNERS, Entry, Key, compute_entry
+from gpuplane.core.scheduling.ordering import (
+    NO_OWNERS,
+    Entry,
+    Key,
+    compute_effective,
+    compute_entry,
+)
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.workload import Workload
+
+MAX_SINGLY = 64
+"""Entries taken out of a queue one by one; more are cheaper taken out together."""
 
 
 @dataclass(slots=True)
@@ -40,6 +50,8 @@ class PendingPool:
         self._now = 0
         self._listed: tuple[Workload, ...] = ()
         self._entries: dict[int, Entry] = {}
+        # Their keys: a set of its own is compared faster than those of a mapping.
+        self._present: set[int] = set()
         self._job_ids: set[int] = set()
         self._queues: dict[str, _Queue] = {}
         self._due: list[tuple[int, int, Entry]] = []
@@ -101,31 +113,35 @@ class PendingPool:
         return found
 
     def _exchange(self, pending: tuple[Workload, ...], boosts: Boosts, now: int) -> None:
-        ids = list(map(id, pending))
-        present = set(ids)
-        if len(present) != len(ids):
+        present = set(map(id, pending))
+        if len(present) != len(pending):
             raise ValueError("a pending workload is given twice")
-        gone = self._entries.keys() - present
+        gone, fresh = self._present - present, present - self._present
         if gone:
             self._remove(gone)
-        if len(self._entries) != len(present):
-            known = self._entries
-            fresh = [each for each in pending if id(each) not in known]
-            self._add(fresh, boosts, now)
+        if fresh:
+            self._add([each for each in pending if id(each) in fresh], boosts, now)
         self._listed = pending
 
     def _remove(self, gone: set[int]) -> None:
-        touched = set()
+        self._present -= gone
+        touched: dict[str, list[Entry]] = {}
         for each in sorted(gone):
-            workload = self._entries.pop(each).workload
+            entry = self._entries.pop(each)
+            workload = entry.workload
             self.alone.pop(each, None)
             self.promised.pop(each, None)
             self._job_ids.discard(workload.job_id.int)
             self._count(workload, -workload.replicas.count)
-            touched.add(workload.queue)
-        for name in sorted(touched):
+            touched.setdefault(workload.queue, []).append(entry)
+        for name, some in touched.items():
             queue = self._queues[name]
-            queue.entries = [each for each in queue.entries if id(each.workload) not in gone]
+            if queue.is_sorted and len(some) <= MAX_SINGLY:
+                for entry in some:
+                    # No two keys are equal: they hold the id of the job.
+                    del queue.entries[bisect_left(queue.entries, entry.key, key=_key_of)]
+            else:
+                queue.entries = [each for each in queue.entries if id(each.workload) not in gone]
 
     def _add(self, fresh: Sequence[Workload], boosts: Boosts, now: int) -> None:
         for workload in fresh:
@@ -136,7 +152,9 @@ class PendingPool:
             self._job_ids.add(workload.job_id.int)
             self._count(workload, workload.replicas.count)
             self.members.setdefault(workload.class_key, workload)
-            self._insert(self._make(workload, boosts, now))
+            entry = compute_entry(workload, boosts, now, self._owners)
+            self.number(entry)
+            self._insert(entry)
 
     def _count(self, workload: Workload, change: int) -> None:
         key = workload.class_key
@@ -146,22 +164,26 @@ class PendingPool:
         else:
             del self.class_counts[key]
 
-    def _make(self, workload: Workload, boosts: Boosts, now: int) -> Entry:
-        entry = compute_entry(workload, boosts, now, self._owners)
+    def number(self, entry: Entry) -> None:
+        """Put numbers in the place of an entry's values: equal ones get the same."""
+        if entry.is_numbered:
+            return
+        entry.is_numbered = True
         if entry.kind is not None:
             entry.kind = self._intern(entry.kind)
-            entry.place = self._intern((workload.queue, entry.kind))
+            entry.place = self._intern((entry.workload.queue, entry.kind))
         if entry.rank is not None:
-            entry.rank = self._intern(rank_of(workload, entry.place))
-        return entry
+            entry.rank = self._intern(rank_of(entry.workload, entry.place))
+        if entry.asker is not None:
+            entry.asker = self._intern(entry.asker)
 
     def _intern(self, value: Hashable) -> int:
-        """Return a number for a value: equal ones get the same, and it is cheap to look up."""
         return self._kinds.setdefault(value, len(self._kinds))
 
     def _insert(self, entry: Entry) -> None:
         workload = entry.workload
         self._entries[id(workload)] = entry
+        self._present.add(id(workload))
         if has_own_gate(workload):
             self.alone[id(workload)] = entry
         else:
@@ -175,11 +197,11 @@ class PendingPool:
 
     def _replace(self, entry: Entry, boosts: Boosts, now: int) -> None:
         """Give an entry the effective priority of this instant, in place."""
-        fresh = compute_entry(entry.workload, boosts, now)
-        if fresh.key != entry.key:
-            entry.effective, entry.key = fresh.effective, fresh.key
+        effective, entry.due = compute_effective(entry.workload, boosts, now)
+        if effective != entry.effective:
+            entry.effective = effective
+            entry.key = (-effective, *entry.key[1:])
             self._queues[entry.workload.queue].is_sorted = False
-        entry.due = fresh.due
         self._note_due(entry)
 
     def _note_due(self, entry: Entry) -> None:

@@ -5,7 +5,7 @@ verdict says is decided by others on top of it.
 """
 
 import bisect
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -20,7 +20,7 @@ from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, U
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
-from gpuplane.core.scheduling.holdings import Lookahead, order_rows, release_key, rows_of
+from gpuplane.core.scheduling.holdings import Lookahead, order_of_rows, release_key, rows_of
 from gpuplane.core.scheduling.memory import Memory, owners_of
 from gpuplane.core.scheduling.neighbours import compute_neighbouring
 from gpuplane.core.scheduling.ordering import Entry
@@ -166,7 +166,8 @@ class Trial:
                 for row in rows_of(release)
             ]
             if more:
-                rows = order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+                rows = np.concatenate((rows, np.array(more, dtype=np.int64)))
+                rows = rows[order_of_rows(rows)]
             known = self._lookaheads[bench_index] = self.changes, Lookahead(rows)
         return known[1]
 
@@ -436,9 +437,7 @@ class Trial:
         if bench.is_holding and not workload.only_reserved:
             # GPUs that a reservation has been granted are nobody's to keep for a head.
             parts.append(bench.open_nodes(latest_end(workload, self.now)))
-        if not parts:
-            return None
-        return np.asarray(np.logical_and.reduce(parts))
+        return _intersect(parts)
 
     def affinity_nodes(self, workload: Workload, index: int) -> Bools | None:
         """Return the nodes near and apart from the jobs it names; None when it names none."""
@@ -454,6 +453,16 @@ class Trial:
     def may_use(self, workload: Workload, fleet: Fleet) -> bool:
         """Tell whether the workload may run in this fleet's cluster."""
         return workload.clusters is None or fleet.cluster_id in workload.clusters
+
+
+def _intersect(masks: Sequence[Bools]) -> Bools | None:
+    """Return the nodes in all of these, None for every node; not to be written to."""
+    if not masks:
+        return None
+    found = masks[0]
+    for mask in masks[1:]:
+        found = found & mask
+    return found
 
 
 def _places_of(found: Found) -> list[tuple[int, int]]:

@@ -77,19 +77,11 @@ class Explainer:
     def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
         """Return what is said of everyone who waits like this one.
 
-        The very values that were said in the cycle before, where they are equal.
-
         Args:
             entry: Who waits; refused like the others of its place, or behind a StrictFIFO head.
             is_behind: Which of the two.
         """
-        said = self._say(entry, is_behind=is_behind)
-        key = entry.workload.queue if is_behind else entry.place
-        before = self._trial.memory.said.get(key)
-        if before == said:
-            return before
-        self._trial.memory.said[key] = said
-        return said
+        return self._say(entry, is_behind=is_behind)
 
     def explain(self, blocked: Blocked) -> Waiting:
         """Return the verdict of a workload that waits."""

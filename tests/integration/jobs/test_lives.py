@@ -75,6 +75,18 @@ async def test_a_running_job_is_cancelled_once_it_is_seen_to_be_over(world: Worl
     assert (await world.job(job["id"]))["status"] == "cancelled"
 
 
+async def test_a_gang_that_is_cancelled_before_its_backend_was_told_of_it_ends(
+    world: World,
+) -> None:
+    job = await world.submit(gpu_type="T4", gpu_count=1, replicas={"count": 2}, spec=runs_for(600))
+    await world.loops["scheduler"].run_once()
+    assert (await world.job(job["id"]))["status"] == "scheduled"
+    assert (await world.http.delete(f"/api/v1/jobs/{job['id']}")).status_code == 200
+    await world.turn(2)
+    over = await world.job(job["id"])
+    assert (over["status"], over["actual_start"]) == ("cancelled", None)
+
+
 async def test_a_waiting_job_is_cancelled_at_once_and_again_changes_nothing(world: World) -> None:
     job = await world.submit(spec=runs_for(10))
     assert (await world.ask("DELETE", f"/jobs/{job['id']}"))["status"] == "cancelled"

@@ -151,9 +151,10 @@ def _take_in_attempt(
     now: int,
 ) -> int:
     by_rank = {observation.rank: observation for observation in observations}
+    of_all = next((each for each in observations if each.forbids), None)
     replicas, changed = [], []
     for replica in attempt.replicas:
-        observation = by_rank.get(replica.rank)
+        observation = by_rank.get(replica.rank, of_all)
         moved = replica if observation is None else _seen(replica, observation)
         replicas.append(moved)
         if moved != replica:

@@ -195,7 +195,7 @@ def a_queue(name: str, gpus: int, cohort: str | None = None) -> ClusterQueueSpec
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     st.integers(2, 8).flatmap(lambda gpus: full_worlds([a_queue("default", gpus)])),
     st.integers(1, 4),

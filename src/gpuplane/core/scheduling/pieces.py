@@ -14,7 +14,7 @@ from gpuplane.core.scheduling.workload import RunningWorkload
 MAX_EXACT = 8
 """Pieces of which every set is looked at: up to so many the cheapest set is found for certain."""
 MAX_STEPS = 128
-"""Sets that are tried of more pieces than that, the cheapest pieces first."""
+"""Sets that are looked at of more pieces than that, the cheapest pieces first."""
 
 Parts = tuple[tuple[int, Take], ...]
 """(fleet, take) of everything one piece holds."""
@@ -69,8 +69,8 @@ def thin_out(taken: list[Piece], suffices: Callable[[Sequence[Piece]], bool]) ->
 class SetSearch:
     """Looks for the cheapest set of pieces that suffices, sets of the cheapest pieces first.
 
-    Exact for at most `MAX_EXACT` pieces. Of more, `MAX_STEPS` sets are tried: what is found then
-    costs no more than the set known before, and a cheaper one may be missed.
+    Exact for at most `MAX_EXACT` pieces. Of more, `MAX_STEPS` sets are looked at: what is found
+    then costs no more than the set known before, and a cheaper one may be missed.
 
     Attributes:
         best: The cheapest set known.
@@ -100,7 +100,7 @@ class SetSearch:
 
     def run(self, pieces: Sequence[Piece]) -> None:
         """Look at the sets of these pieces, given cheapest first."""
-        self._steps_left = max(MAX_STEPS, (1 << min(len(pieces), MAX_EXACT)) - 1)
+        self._steps_left = (1 << len(pieces)) if len(pieces) <= MAX_EXACT else MAX_STEPS
         self._extend([], pieces)
 
     def is_better(self, pieces: Sequence[Piece]) -> bool:
@@ -112,10 +112,10 @@ class SetSearch:
         for place, piece in enumerate(rest):
             if self._steps_left <= 0 or not self._could(taken, rest[place:]):
                 return
+            self._steps_left -= 1
             more = [*taken, piece]
             if not self.is_better(more) or not self._may_take(more):
                 continue
-            self._steps_left -= 1
             if self._could(more, ()) and self._suffices(more):
                 self.best = more
             else:

@@ -317,7 +317,9 @@ def _cheapest_for_gang(
     useful = list(islice(_list_gaining(trial, workload, grant, pieces), tries))
     useful.sort(key=lambda each: _cost_of_gain(*each))
     chosen = _empty_in_order(useful, fits_without)
-    if chosen is not None and not is_within(chosen):
+    if chosen is None:
+        return None  # all of them together do not suffice
+    if not is_within(chosen):
         useful.sort(key=lambda each: (len(each[1].pieces) / each[0], *_cost_of_gain(*each)))
         chosen = _empty_in_order(useful, fits_without)
         if chosen is not None and not is_within(chosen):

@@ -234,16 +234,17 @@ class VictimSearch:
                 return None
             elif self._node_victims(workload, candidates, victims, is_limited=False) is None:
                 return None  # it is not the limit that stands in the way
-        sets = self._open_sets(workload, candidates) if victims else None
         if more is None:
-            return None if sets is None else sets.find()
+            return self._open_sets(workload, candidates).find()
         chosen += [each.piece for each in more]
-        spared = None if sets is None else sets.spare(chosen)
-        if spared is None and found is not None:
-            return chosen, found
-        return spared
+        if victims and more:
+            spared = self._open_sets(workload, [*victims, *more]).spare(chosen)
+            if spared is not None:
+                return spared
+        return None if found is None else (chosen, found)
 
     def _open_sets(self, workload: Workload, candidates: list[Candidate]) -> QuotaSets:
+        """Return the sets of these candidates that could give quota and room."""
         answer = self._first_answer(workload)
         assert isinstance(answer, QuotaRefusal), "who has quota needs no victims for it"
         admitted = {each.piece: self._admitted(each.running) for each in candidates}

@@ -427,6 +427,7 @@ def test_gpus_that_are_kept_clear_are_taken_by_nobody_who_might_not_be_gone_in_t
                 assert not any(int(each.masks[take.node]) & held for each in kept)
 
 
+@settings(max_examples=30)
 @given(alike, classes, mixes, policies, clears, st.lists(st.integers(0, 3), max_size=8))
 def test_nodes_of_one_state_are_not_alike_where_gpus_are_kept_clear(
     nodes: tuple[NodeFacts, ...],

@@ -4,7 +4,7 @@ Owns the memory of first answers by queue and kind. The arithmetic is `core.quot
 `admission`'s; an answer from here is the very answer that asking again would give.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from gpuplane.core.scheduling.workload import Workload
 STATES_KEPT = 4
 """Usages of a queue whose answers are kept: a cycle begins and ends at two of them."""
 
+Ints = NDArray[np.int64]
 Answer = Grant | QuotaRefusal
 _Table = dict[Hashable, Answer]
 
@@ -80,9 +81,14 @@ class Answers:
         """
         return self._ask(entry, entry.workload.replicas.count, changes)
 
-    def ask_for(self, entries: Sequence[Entry]) -> "Questions":
-        """Return what all of these ask first, for all of their replicas."""
-        return Questions(self, self._memory, entries)
+    def ask_for(self, places: Ints, entry_at: Callable[[int], Entry]) -> "Questions":
+        """Return what all of these ask first, for all of their replicas.
+
+        Args:
+            places: The place of each as in `Entry`, -1 for None, shape (entry,).
+            entry_at: Gives each by its index.
+        """
+        return Questions(self, self._memory, places, entry_at)
 
     def find_fixed(self, entry: Entry) -> Grant | None:
         """Return the flavors that one replica gets whatever the usage, None if it depends on it."""
@@ -182,6 +188,15 @@ class _QueueQuestions:
     versions: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _TreeQuestions:
+    """Queues with a common root, every node on their ways there, and the usage of all these."""
+
+    queues: list[_QueueQuestions] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
 class Questions:
     """What the entries of a cycle ask of their queues, each question answered once a usage.
 
@@ -193,10 +208,16 @@ class Questions:
         flavors: The number of the flavors that answer it whatever the usage, -1 if that depends.
     """
 
-    def __init__(self, answers: Answers, memory: AnswerMemory, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        memory: AnswerMemory,
+        places: Ints,
+        entry_at: Callable[[int], Entry],
+    ) -> None:
         self._answers = answers
         self._memory = memory
-        self.of = self._number(entries)
+        self.of = self._number(places, entry_at)
         count = len(self._askers)
         self.refused = Flags(count)
         self.levels: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
@@ -205,20 +226,23 @@ class Questions:
         self.level_changes = 0
         self._usages: dict[int, Usage | None] = {}
         self._changes = -1
-        self._queues: dict[str, _QueueQuestions] = {}
-        self._list_queues()
+        self._trees = self._list_trees()
 
     def refresh(self, changes: int) -> None:
         """Ask again where usage has changed for good, which `changes` counts."""
         if changes == self._changes:
             return
         self._changes = changes
-        for each in self._queues.values():
-            versions = [node.usage_version for node in each.path]
-            if versions == each.versions:
+        for tree in self._trees:
+            versions = [node.usage_version for node in tree.nodes]
+            if versions == tree.versions:
                 continue
-            each.versions = versions
-            each.open = [number for number in each.open if self._ask_again(number, changes)]
+            tree.versions = versions
+            for each in tree.queues:
+                versions = [node.usage_version for node in each.path]
+                if versions != each.versions:
+                    each.versions = versions
+                    each.open = [one for one in each.open if self._ask_again(one, changes)]
 
     def _ask_again(self, number: int, changes: int) -> bool:
         """Ask a question; tell whether it is not refused."""
@@ -237,9 +261,8 @@ class Questions:
         self.refused.each[number] = level < 0
         return level >= 0
 
-    def _number(self, entries: Sequence[Entry]) -> NDArray[np.int64]:
+    def _number(self, places: Ints, entry_at: Callable[[int], Entry]) -> Ints:
         """Return the numbers of the questions; who has no kind asks one of its own."""
-        places = np.array([-1 if each.place is None else each.place for each in entries], np.int64)
         memory = self._memory
         room = int(places.max(initial=0)) + 1 - len(memory.number_of_place)
         if room > 0:
@@ -249,7 +272,7 @@ class Questions:
         found = np.where(places < 0, -1, known[places])
         alone = []
         for index in np.flatnonzero(found < 0).tolist():
-            entry, place = entries[index], int(places[index])
+            entry, place = entry_at(index), int(places[index])
             if place < 0:
                 alone.append(index)
                 continue
@@ -261,25 +284,31 @@ class Questions:
                     memory.askers.append(entry)
                 known[place] = number
             found[index] = known[place]
-        self._askers = [*memory.askers, *(entries[index] for index in alone)]
+        self._askers = [*memory.askers, *(entry_at(index) for index in alone)]
         found[alone] = np.arange(len(memory.askers), len(self._askers))
         return found
 
-    def _list_queues(self) -> None:
+    def _list_trees(self) -> list[_TreeQuestions]:
+        """Note what each question is about; return them by queue and the queues by root."""
         flavors: dict[tuple[str, ...], int] = {}
+        queues: dict[str, _QueueQuestions] = {}
+        trees: dict[Node, _TreeQuestions] = {}
         for number in np.flatnonzero(np.bincount(self.of, minlength=1)).tolist():
             entry = self._askers[number]
             queue = entry.workload.queue
-            there = self._queues.get(queue)
-            if there is None:
-                there = self._queues[queue] = _QueueQuestions(self._answers.path_of(queue))
-            there.open.append(number)
+            if queue not in queues:
+                path = self._answers.path_of(queue)
+                tree = trees.setdefault(path[-1], _TreeQuestions())
+                there = queues[queue] = _QueueQuestions(path)
+                tree.queues.append(there)
+                tree.nodes += [node for node in path if node not in tree.nodes]
+            queues[queue].open.append(number)
             fixed = self._answers.find_fixed(entry)
             self._usages[number] = None
             if fixed is not None:
                 self.flavors[number] = flavors.setdefault(fixed.flavors, len(flavors))
                 if not self._answers.is_capped(entry):
-                    self._usages[number] = replace(
-                        fixed, replicas=entry.workload.replicas.count
-                    ).usage
+                    count = entry.workload.replicas.count
+                    self._usages[number] = replace(fixed, replicas=count).usage
         self.flavor_count = len(flavors)
+        return list(trees.values())

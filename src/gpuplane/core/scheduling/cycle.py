@@ -6,14 +6,17 @@ It counts into the snapshot's fleets and quotas while it runs and undoes all of 
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
-from gpuplane.core.scheduling.gates import find_gate, gate_group
+from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.judge import Judge
-from gpuplane.core.scheduling.lineup import Lineup
+from gpuplane.core.scheduling.lineup import Lineup, line_up
 from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.pools import GROUP, Numbers
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.turns import Turns
 
@@ -54,11 +57,9 @@ def decide(
 
 
 def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[tuple[Verdict, ...], dict[str, int]]:
-    shut, queues = _open_gates(trial, snapshot, now)
-    judge = Judge(trial)
-    shut_out = {id(entry) for entry, _ in shut}
-    promised = [entry for entry in trial.memory.pool.promised.values() if id(entry) not in shut_out]
-    take_turns(trial, judge, queues, promised)
+    shut, slots = _open_gates(trial, snapshot, now)
+    judge, pool = Judge(trial), trial.memory.pool
+    _consider(trial, judge, Lineup(pool, trial.answers, slots), pool.promised.values())
     gated = [
         Waiting(entry.workload.job_id, entry.workload.version, gate, (), 0) for entry, gate in shut
     ]
@@ -73,35 +74,30 @@ def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[tuple[Verdict, ...
 
 def _open_gates(
     trial: Trial, snapshot: Snapshot, now: int
-) -> tuple[list[tuple[Entry, Reason]], Mapping[str, Sequence[Entry]]]:
-    """Return who is not considered and why, and the others by queue, best first."""
+) -> tuple[list[tuple[Entry, Reason]], Numbers]:
+    """Return who is not considered and why, and the slots of the others in their order."""
     pool = trial.memory.pool
     gates = {
-        group: find_gate(member, snapshot, trial.admission, now)
+        pool.group_number(group): gate
         for group, member in pool.groups.items()
+        if (gate := find_gate(member, snapshot, trial.admission, now)) is not None
     }
     alone = {
-        key: find_gate(entry.workload, snapshot, trial.admission, now)
-        for key, entry in pool.alone.items()
+        entry.slot: gate
+        for entry in pool.alone.values()
+        if (gate := find_gate(entry.workload, snapshot, trial.admission, now)) is not None
     }
-    queues = pool.list_queues()
-    if not any(gates.values()) and not any(alone.values()):
-        return [], queues
-    shut: list[tuple[Entry, Reason]] = []
-    opened: dict[str, list[Entry]] = {}
-    for name, entries in queues.items():
-        left = []
-        for entry in entries:
-            workload = entry.workload
-            key = id(workload)
-            gate = alone[key] if key in alone else gates[gate_group(workload)]
-            if gate is None:
-                left.append(entry)
-            else:
-                shut.append((entry, gate))
-        if left:
-            opened[name] = left
-    return shut, opened
+    slots = pool.list_order()
+    if not gates and not alone:
+        return [], slots
+    groups = pool.columns[GROUP]
+    is_shut = np.isin(groups, list(gates))
+    is_shut[list(alone)] = True
+    shut = [
+        (pool.entry_at(slot), alone[slot] if slot in alone else gates[int(groups[slot])])
+        for slot in slots[is_shut[slots]].tolist()
+    ]
+    return shut, slots[~is_shut[slots]]
 
 
 def take_turns(
@@ -121,15 +117,15 @@ def take_turns(
         queues: The entries by queue, best first.
         promised: Those of them for whom others were stopped, however long ago.
     """
-    lineup = Lineup(queues, trial.answers, trial.memory.pool)
+    _consider(trial, judge, line_up(queues, trial.answers, trial.memory.pool), promised)
+
+
+def _consider(trial: Trial, judge: Judge, lineup: Lineup, promised: Iterable[Entry]) -> None:
     first = [
         (until, entry.key, entry)
         for entry in promised
         if (until := entry.workload.promised_until) is not None and until > trial.now
     ]
-    places: list[int] = []
-    if first:
-        first.sort(key=lambda each: each[:2])
-        place_of = {id(entry): place for place, entry in enumerate(lineup.entries)}
-        places = [place_of[id(entry)] for _, _, entry in first]
+    first.sort(key=lambda each: each[:2])
+    places = lineup.find_places(entry for _, _, entry in first)
     judge.consider_all(lineup, Turns(trial.admission.tree, lineup), places)

@@ -221,15 +221,16 @@ class Holdings:
         self._basis = basis
         if running is self._listed:
             return
-        present = set(map(id, running))
+        keys = list(map(id, running))
+        present = set(keys)
         gone, fresh = self._present - present, present - self._present
         for key in sorted(gone):
             self._remove(key)
         if fresh:
             places = {fleet.cluster_id: index for index, fleet in enumerate(fleets)}
-            for each in running:
-                if id(each) in fresh:
-                    self._add_running(each, places.get(each.cluster_id), fleets, policy)
+            for place in [place for place, key in enumerate(keys) if key in fresh]:
+                each = running[place]
+                self._add_running(each, places.get(each.cluster_id), fleets, policy)
         self._listed = running
 
     def add(self, workload: Workload, release: Release) -> None:

@@ -28,9 +28,10 @@ from gpuplane.core.scheduling.decisions import (
 from gpuplane.core.scheduling.explain import explain_placement
 from gpuplane.core.scheduling.heads import HeadKeeper
 from gpuplane.core.scheduling.hints import explain_hint
-from gpuplane.core.scheduling.lineup import Lineup, Numbers
+from gpuplane.core.scheduling.lineup import Lineup
 from gpuplane.core.scheduling.ordering import Entry, describe_boosts
 from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.pools import Numbers
 from gpuplane.core.scheduling.repartition import Recut, RepartitionSearch
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.turns import Turns
@@ -38,8 +39,8 @@ from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
 from gpuplane.core.scheduling.waiting import Blocked, Explainer, Said
 from gpuplane.core.scheduling.workload import Workload
 
-AT_ONCE = 256
-"""Workloads looked up at once of those to be asked: usage mostly changes before all are."""
+AT_ONCE = 1024
+"""Workloads looked at together: usage may change, and the order with it, before all are."""
 
 _SAID_ELSEWHERE: Said = Reason(Word.BEHIND_HEAD, ""), ()
 """Of those with a verdict of their own, which takes the place of the one made for all."""
@@ -70,7 +71,8 @@ class Judge:
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
         self._heads = HeadKeeper(trial)
         self._lineup: Lineup | None = None
-        self._order: list[int] = []
+        self._taken: list[Numbers] = []
+        self._count = 0
         self._outcomes: dict[int, Placed | Blocked] = {}
         self.counts: Counter[str] = Counter()
 
@@ -100,33 +102,38 @@ class Judge:
         """Consider those whose turns are next, until usage changes."""
         changes, passed = self._trial.changes, turns.passed
         for place, index in self._list_open(lineup, turns):
-            self._order += turns.names[passed:place]
+            self._pass(turns.order[passed:place])
             self._take(lineup, index)
             turns.passed = passed = place + 1
             if self._trial.changes != changes:
                 return
-        self._order += turns.names[passed:]
-        turns.passed = len(turns.names)
+        self._pass(turns.order[passed:])
+        turns.passed = len(turns.order)
+
+    def _pass(self, some: Numbers) -> None:
+        """Let these have their turns without asking them."""
+        if len(some):
+            self._taken.append(some)
+            self._count += len(some)
 
     def _list_open(self, lineup: Lineup, turns: Turns) -> Iterator[tuple[int, int]]:
         """Yield the places in the order, and in the line-up, of those who may not just wait."""
         idle, hopeless = self._idle.each, self._hopeless.each
         questions = lineup.questions
         refused = questions.refused.each
-        is_settled = self._find_settled(lineup, turns.order[turns.passed :])
-        left = np.flatnonzero(~is_settled) + turns.passed
-        for begin in range(0, len(left), AT_ONCE):
-            some = left[begin : begin + AT_ONCE]
-            indices = turns.order[some]
+        for begin in range(turns.passed, len(turns.order), AT_ONCE):
+            window = turns.order[begin : begin + AT_ONCE]
+            some = np.flatnonzero(~self._find_settled(lineup, window))
+            if not len(some):
+                continue
+            indices = window[some]
             askers, fates = lineup.askers[indices].tolist(), lineup.fates[indices].tolist()
             asked = questions.of[indices].tolist()
-            for number, (place, index) in enumerate(
-                zip(some.tolist(), indices.tolist(), strict=True)
-            ):
+            for number, index in enumerate(indices.tolist()):
                 # Some are settled by what was found out about those before them.
                 if idle[askers[number]] and (refused[asked[number]] or hopeless[fates[number]]):
                     continue
-                yield place, index
+                yield begin + int(some[number]), index
 
     def _find_settled(self, lineup: Lineup, places: Numbers) -> Bools:
         """Return who of these just waits: no place to find, and nothing else to be tried.
@@ -140,8 +147,8 @@ class Judge:
         return np.asarray(self._idle.column[lineup.askers[places]] & nowhere)
 
     def _take(self, lineup: Lineup, index: int) -> None:
-        entry, position = lineup.entries[index], len(self._order)
-        self._order.append(index)
+        entry, position = lineup.entry(index), self._count
+        self._pass(np.array([index]))
         if entry.rank in self._refused:
             return
         outcome = self._consider(entry, position)
@@ -221,9 +228,10 @@ class Judge:
     def finish(self) -> list[Verdict]:
         """Return the verdicts of all who were considered, in the order of their turns."""
         lineup = self._lineup
-        if lineup is None or not self._order:
+        if lineup is None or not self._taken:
             return []
-        groups = self._find_groups(lineup, np.array(self._order, dtype=np.int64))
+        order = np.concatenate(self._taken)
+        groups = self._find_groups(lineup, order)
         groups[list(self._outcomes)] = -1
         firsts = np.full(int(groups.max(initial=0)) + 2, -1, dtype=np.int64)
         firsts[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
@@ -235,21 +243,23 @@ class Judge:
         for position in sorted([*self._outcomes, *firsts[firsts >= 0].tolist()]):
             outcome = self._outcomes.get(position)
             if outcome is None:
-                entry = lineup.entries[self._order[position]]
+                entry = lineup.entry(int(order[position]))
                 is_behind = entry.workload.queue in self._stopped
                 said[int(groups[position])] = explainer.explain_alike(entry, is_behind=is_behind)
             elif isinstance(outcome, Blocked):
                 special[position] = self._explain(explainer, outcome)
             else:
                 special[position] = outcome
-        waiting = [lineup.entries[place].workload for place in self._order]
-        saids = list(map(said.__getitem__, groups.tolist()))
+        job_ids, versions = lineup.list_jobs(order)
+        names = groups.tolist()
+        reasons = {group: reason for group, (reason, _) in said.items()}
+        refused = {group: counts for group, (_, counts) in said.items()}
         fields = zip(
-            [each.job_id for each in waiting],
-            [each.version for each in waiting],
-            [each[0] for each in saids],
-            [each[1] for each in saids],
-            range(len(waiting)),
+            job_ids.tolist(),
+            versions,
+            map(reasons.__getitem__, names),
+            map(refused.__getitem__, names),
+            range(len(names)),
             strict=True,
         )
         verdicts: list[Verdict] = list(map(_make_waiting, fields))
@@ -283,7 +293,7 @@ class Judge:
         count += len(lineup.queues)
         # Fewer replicas may do for them than the question was about.
         for position in np.flatnonzero(lineup.askers[order] < 0).tolist():
-            entry = lineup.entries[order[position]]
+            entry = lineup.entry(int(order[position]))
             if entry.workload.queue not in self._stopped:
                 groups[position] = count + alone.setdefault(entry.place, len(alone))
         return groups

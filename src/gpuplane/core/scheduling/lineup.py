@@ -4,23 +4,31 @@ Owns the columns by which many workloads are looked at in one array operation: w
 whom it shares its fate, and its place by priority and age. Decides nothing.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.ordering import Entry
-from gpuplane.core.scheduling.pools import PendingPool
-
-Numbers = NDArray[np.int64]
+from gpuplane.core.scheduling.pools import (
+    ASKER,
+    KIND,
+    PLACE,
+    QUEUE,
+    VERSION,
+    Numbers,
+    Objects,
+    PendingPool,
+)
 
 
 class Lineup:
-    """Entries queue after queue, each queue best first.
+    """Entries of a pool queue after queue, each queue best first.
 
     Attributes:
         queues: The names of the queues. `starts`: where each begins, and the end of the last.
+        lines: The queue of each entry as a place in `queues`, shape (entry,).
+        standing: Its place among all by key alone.
         questions: What they ask of the quotas.
         kinds, askers: As in `Entry`, -1 for None, shape (entry,).
         fates: Kind and flavors: where there is no room for one of them there is none for the
@@ -28,51 +36,62 @@ class Lineup:
         fate_count: All of them are below this.
     """
 
-    def __init__(
-        self, queues: Mapping[str, Sequence[Entry]], answers: Answers, pool: PendingPool
-    ) -> None:
-        """Line up the entries of these queues."""
-        self.queues = [name for name in sorted(queues) if queues[name]]
-        self.entries = [entry for name in self.queues for entry in queues[name]]
-        lengths = [len(queues[name]) for name in self.queues]
-        self.starts: Numbers = np.cumsum([0, *lengths])
-        self.lines: Numbers = np.repeat(np.arange(len(lengths)), lengths)
-        for entry in self.entries:
-            if not entry.is_numbered:
-                pool.number(entry)
-        self.questions = answers.ask_for(self.entries)
-        self.kinds = _column([entry.kind for entry in self.entries])
-        self.askers = _column([entry.asker for entry in self.entries])
+    def __init__(self, pool: PendingPool, answers: Answers, slots: Numbers) -> None:
+        """Line up the entries in these slots of a pool.
+
+        Args:
+            pool: Where they wait.
+            answers: Who is asked for quota.
+            slots: Their slots in the order of their keys.
+        """
+        self._pool = pool
+        columns = pool.columns
+        names = sorted(pool.queue_names)
+        rank = np.array([names.index(name) for name in pool.queue_names], dtype=np.int64)
+        lines = rank[columns[QUEUE, slots]]
+        counts = np.bincount(lines, minlength=len(names))
+        # Queues with nobody in them have no line.
+        lines = (np.cumsum(counts > 0) - 1)[lines]
+        by_line = np.argsort(lines, kind="stable")
+        self.queues = [name for name, count in zip(names, counts, strict=True) if count]
+        self.starts: Numbers = np.cumsum(np.r_[0, counts[counts > 0]])
+        self.slots, self.lines, self.standing = slots[by_line], lines[by_line], by_line
+        self.kinds: Numbers = columns[KIND, self.slots]
+        self.askers: Numbers = columns[ASKER, self.slots]
+        self.questions = answers.ask_for(columns[PLACE, self.slots], self.entry)
         flavors = self.questions.flavors[self.questions.of]
         fates = self.kinds * self.questions.flavor_count + flavors
         self.fates: Numbers = np.where((flavors < 0) | (self.kinds < 0), -1, fates)
         self.fate_count = int(self.fates.max(initial=0)) + 1
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.slots)
 
-    def find_standing(self) -> Numbers:
-        """Return the place of each entry among all by key alone, shape (entry,)."""
-        standing = np.arange(len(self.entries))
-        if len(self.queues) <= 1:
-            return standing
-        keys = [entry.key for entry in self.entries]
-        effective = np.array([key[0] for key in keys], dtype=np.int64)
-        queued = np.array([key[1] for key in keys], dtype=np.int64)
-        order = np.lexsort((queued, effective))
-        effective, queued = effective[order], queued[order]
-        is_tied = (effective[1:] == effective[:-1]) & (queued[1:] == queued[:-1])
-        for first, last in _list_runs(is_tied):
-            order[first:last] = sorted(order[first:last].tolist(), key=lambda place: keys[place])
-        standing[order] = np.arange(len(order))
-        return standing
+    def entry(self, index: int) -> Entry:
+        """Return an entry by its place in the line-up."""
+        return self._pool.entry_at(self.slots[index])
 
+    def find_places(self, some: Iterable[Entry]) -> list[int]:
+        """Return the places of some entries in the line-up; who is not in it has none."""
+        place_of = np.full(len(self._pool.entries), -1, dtype=np.int64)
+        place_of[self.slots] = np.arange(len(self.slots))
+        found = [int(place_of[each.slot]) for each in some]
+        return [place for place in found if place >= 0]
 
-def _list_runs(is_tied: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return where runs of equals begin and end, from whether each equals the one after it."""
-    edges = np.flatnonzero(np.diff(np.r_[False, is_tied, False].astype(np.int8)))
-    return [(first, last + 1) for first, last in edges.reshape(-1, 2).tolist()]
+    def list_jobs(self, order: Numbers) -> tuple[Objects, list[int]]:
+        """Return the ids and versions of the jobs in these places."""
+        slots = self.slots[order]
+        versions: list[int] = self._pool.columns[VERSION, slots].tolist()
+        return self._pool.job_ids[slots], versions
 
 
-def _column(values: Sequence[Hashable | None]) -> Numbers:
-    return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+def line_up(queues: Mapping[str, Sequence[Entry]], answers: Answers, pool: PendingPool) -> Lineup:
+    """Return a line-up of entries that wait in no pool, given by queue, best first.
+
+    Args:
+        queues: The entries.
+        answers: Who is asked for quota.
+        pool: Gives numbers to their values, and keeps none of them.
+    """
+    apart = pool.make_like(entry for name in sorted(queues) for entry in queues[name])
+    return Lineup(apart, answers, apart.list_order())

@@ -309,7 +309,8 @@ def _fewest(places: _Places, capacity: Ints, needed: int, count: int) -> list[Do
     The last one taken is the tightest that still suffices, so that large parts stay whole.
     """
     room = _room(places, capacity)
-    left = sorted((-int(room[i]), name, i) for i, name in enumerate(places.names) if name)
+    named = [i for i in np.flatnonzero(room).tolist() if places.names[i]]
+    left = sorted((-int(room[i]), places.names[i], i) for i in named)
     taken: list[int] = []
     missing = needed
     while left and missing > 0:

@@ -38,6 +38,7 @@ class Entry:
         rank: That, class and tenant: who shares it finds no victims either. None if each is asked.
         asker: Who shares it just waits from some point of a cycle on. None if each is asked.
         is_numbered: The four before are numbers that stand for their values.
+        slot: Where the pool keeps its columns, -1 outside of a pool.
     """
 
     workload: Workload
@@ -49,6 +50,7 @@ class Entry:
     rank: Hashable | None = None
     asker: Hashable | None = None
     is_numbered: bool = False
+    slot: int = -1
 
 
 def compute_entry(

@@ -157,6 +157,8 @@ class RefusalTable:
         most: _Stages = np.full(len(self._fleet), _FITS, dtype=np.int8)
         if need.wants_gpus:
             most[need.eligible_mask == 0] = _PLACE[Word.GPU_COUNT]
+        if filters.compute_suiting(need, self._fleet).all():
+            return most
         for each in reversed(filters.list_active(need, filters.STATIC_FILTERS)):
             most[~each.passes(need, self._fleet, filters.EVERYWHERE)] = _PLACE[each.word]
         return most

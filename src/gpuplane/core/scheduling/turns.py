@@ -11,8 +11,9 @@ import numpy as np
 from gpuplane.core.quota.ordering import FairOrder, Head
 from gpuplane.core.quota.specs import AdmissionMode, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
-from gpuplane.core.scheduling.lineup import Lineup, Numbers
+from gpuplane.core.scheduling.lineup import Lineup
 from gpuplane.core.scheduling.ordering import Entry
+from gpuplane.core.scheduling.pools import Numbers
 
 Request = Callable[[Entry], tuple[Mapping[FlavorResource, int], int]]
 """For an entry: the flavors it would use first, and the borrowing level of that."""
@@ -26,15 +27,14 @@ class Turns:
 
     Attributes:
         order: Places in the line-up in the order of turns at the usage of the last `refresh`.
-        names: The same as a list. `passed`: how many of them had their turns; counted by the
-            caller.
+        passed: How many of them had their turns; counted by the caller.
     """
 
     def __init__(self, tree: QuotaTree, lineup: Lineup) -> None:
         self._tree = tree
         self._lineup = lineup
         self._left = np.ones(len(lineup), dtype=np.bool_)
-        self._standing = lineup.find_standing()
+        self._standing = lineup.standing
         self._by_standing: Numbers = np.argsort(self._standing)
         self._heads: Numbers = lineup.starts[:-1].copy()
         self._owed: Numbers = np.full(len(lineup.queues), -1, dtype=np.int64)
@@ -44,7 +44,6 @@ class Turns:
 
     def _begin(self, order: Numbers) -> None:
         self.order = order
-        self.names: list[int] = order.tolist()
         self.passed = 0
 
     @property
@@ -73,7 +72,7 @@ class Turns:
                 self._note_turns(self.order[: self.passed])
                 self._levels_at = questions.level_changes
                 self._begin(self._find_order(self.order[self.passed :]))
-        return self.passed < len(self.names)
+        return self.passed < len(self.order)
 
     def _find_order(self, rest: Numbers) -> Numbers:
         """Return those who are left in their order, given in the one until now."""
@@ -131,7 +130,7 @@ class Turns:
         place = int(self._heads[line])
         if place == self._lineup.starts[line + 1]:
             return
-        entry = self._lineup.entries[place]
+        entry = self._lineup.entry(place)
         usage, level = request(entry)
         queued_at = entry.workload.queued_at
         order.push(Head(entry.key[2], name, usage, entry.effective, queued_at, level))

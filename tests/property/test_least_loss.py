@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.quota.specs import (
@@ -34,6 +34,7 @@ from gpuplane.core.workloads import (
     Spreading,
 )
 from tests.builders import H100, NOW, World, a_node, a_workload
+from tests.examples import examples
 
 Cost = tuple[int, bool, int, int]
 """Highest class, anyone nearly done, GPU-seconds lost together, how many."""
@@ -160,14 +161,14 @@ def full_worlds(
 LIMITS = st.sampled_from([10, 10, 2, 1])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(full_worlds(counts=(1,)), LIMITS)
 def test_victims_for_one_replica_are_the_cheapest_set_of_all(world: World, limit: int) -> None:
     """Gangs may be among the victims; the limit of the hour binds in some."""
     check_the_cheapest(world, limit)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(full_worlds(counts=(2, 2, 3)), LIMITS)
 def test_victims_for_several_replicas_are_the_cheapest_set_of_all(world: World, limit: int) -> None:
     """Gangs and others, on any nodes, on one, on one each, in one rack."""
@@ -195,7 +196,7 @@ def a_queue(name: str, gpus: int, cohort: str | None = None) -> ClusterQueueSpec
     )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(2, 8).flatmap(lambda gpus: full_worlds([a_queue("default", gpus)])),
     st.integers(1, 4),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.facts import Allocation
@@ -23,6 +23,7 @@ from gpuplane.core.scheduling.reservations import Reservation
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import ResourceRequest, TimeWindow
 from tests.builders import CLUSTER, H100, NOW, World, an_id
+from tests.examples import examples
 from tests.property.test_scheduling import policies, worlds
 
 HOUR_MS = 3_600_000
@@ -101,7 +102,7 @@ def list_promised(world: World, decision: Decision) -> list[tuple[Workload, Plac
     return [(by_id[each.job_id], each) for each in placed]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(mixed_worlds(), policies)
 def test_what_starts_and_what_is_promised_fits_beside_what_runs_on(
     mixed: Mixed, policy: Policy
@@ -125,7 +126,7 @@ def test_what_starts_and_what_is_promised_fits_beside_what_runs_on(
             assert amounts[node.node_id, name] <= getattr(node, name)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(mixed_worlds(), policies)
 def test_what_starts_is_of_the_kind_that_was_asked_for(mixed: Mixed, policy: Policy) -> None:
     gpus = {gpu.gpu_id: gpu for node in mixed.world.nodes for gpu in node.gpus}
@@ -142,7 +143,7 @@ def test_what_starts_is_of_the_kind_that_was_asked_for(mixed: Mixed, policy: Pol
             assert (replica.mig.profile if replica.mig else None) == asked.mig_profile
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(mixed_worlds(), policies)
 def test_every_workload_gets_one_verdict_whatever_keeps_it_waiting(
     mixed: Mixed, policy: Policy
@@ -158,7 +159,7 @@ def test_every_workload_gets_one_verdict_whatever_keeps_it_waiting(
             assert len(words) == len(set(words))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(mixed_worlds(), policies, st.randoms(use_true_random=False))
 def test_no_order_of_the_input_changes_a_byte(mixed: Mixed, policy: Policy, random: Random) -> None:
     first = decide(mixed.snapshot(), policy, NOW, 1).to_json()
@@ -174,7 +175,7 @@ def test_no_order_of_the_input_changes_a_byte(mixed: Mixed, policy: Policy, rand
     assert decide(mixed.snapshot(), policy, NOW, 1).to_json() == first
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(mixed_worlds(), policies)
 def test_a_cycle_over_what_a_cycle_left_starts_nothing_more(mixed: Mixed, policy: Policy) -> None:
     decision = decide(mixed.snapshot(), policy, NOW, 1)
@@ -189,7 +190,7 @@ def test_a_cycle_over_what_a_cycle_left_starts_nothing_more(mixed: Mixed, policy
         assert not again.placed
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(mixed_worlds(), policies)
 def test_victims_stay_within_the_limit_of_the_hour_and_of_lower_classes(
     mixed: Mixed, policy: Policy

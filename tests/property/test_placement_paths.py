@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.amounts import MS_PER_S
@@ -43,6 +43,7 @@ from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.topology.named import named_topology
 from gpuplane.core.workloads import Toleration
 from tests.builders import A100, CLUSTER, H100, NOW, WorkloadBuilder, a_node, a_workload, an_id
+from tests.examples import examples
 
 OURS = ReservationId(an_id("ours"))
 THEIRS = ReservationId(an_id("theirs"))
@@ -212,7 +213,7 @@ def straight_ranks(row: Row) -> list[int]:
     return np.where(fits, compute_ranks(row.context, EVERYWHERE), NOT_FIT).tolist()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     fleets,
     classes,
@@ -353,7 +354,7 @@ def plain_choices(
     return choices
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(fleets, classes, mixes, steps)
 def test_fragments_are_those_of_the_definition(
     nodes: tuple[NodeFacts, ...],
@@ -427,7 +428,7 @@ def test_gpus_that_are_kept_clear_are_taken_by_nobody_who_might_not_be_gone_in_t
                 assert not any(int(each.masks[take.node]) & held for each in kept)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(alike, classes, mixes, policies, clears, st.lists(st.integers(0, 3), max_size=8))
 def test_nodes_of_one_state_are_not_alike_where_gpus_are_kept_clear(
     nodes: tuple[NodeFacts, ...],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink
 from gpuplane.core.topology.named import named_topology
 from gpuplane.core.topology.tables import TopologyClass, topology_class
+from tests.examples import examples
 from tests.unit.core.topology.matrices import (
     Oracle,
     best_worths,
@@ -36,7 +37,7 @@ def wide_matrices(draw: st.DrawFn, least: int, most: int) -> LinkMatrix:
 
 
 @given(wide_matrices(9, 11), st.data(), st.sampled_from(LinkPreference), st.booleans())
-@settings(max_examples=8)
+@examples(8)
 def test_the_choice_and_what_it_leaves_behind_are_those_of_comparing_every_set(
     matrix: LinkMatrix, data: st.DataObject, preference: LinkPreference, required: bool
 ) -> None:
@@ -50,7 +51,7 @@ def test_the_choice_and_what_it_leaves_behind_are_those_of_comparing_every_set(
 
 
 @given(wide_matrices(16, 16), st.sampled_from(LinkPreference), st.booleans(), st.integers(1, 16))
-@settings(max_examples=6)
+@examples(6)
 def test_every_mask_of_sixteen_gpus_gives_a_set_of_most_worth(
     matrix: LinkMatrix, preference: LinkPreference, required: bool, count: int
 ) -> None:

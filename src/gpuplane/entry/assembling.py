@@ -16,6 +16,7 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
 from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
+from gpuplane.core.runs.boards import Rules
 from gpuplane.core.scheduling.policy import Boosts, PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
@@ -34,6 +35,7 @@ from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
@@ -54,6 +56,8 @@ from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.repartitioner import RepartitionerLoop
 from gpuplane.loops.retention import Retention, RetentionLoop
+from gpuplane.loops.runs.loop import RunsLoop, WorkerSettings
+from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.webhooks import WebhookLoop
@@ -77,6 +81,8 @@ class Parts:
     tracing: Tracing
     turns: DecisionProcess
     """Decides for the scheduler."""
+    handlers: Handlers
+    """Who does the steps of runs."""
     questions: DecisionProcess
     """Answers what people ask: a long forecast must not hold the scheduler up."""
 
@@ -140,6 +146,14 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             uptimes_of(settings),
             settings.scheduling.no_show_s,
         ),
+        RunsLoop(
+            database,
+            clock,
+            parts.handlers,
+            RunMeters(parts.registry),
+            worker_of(settings),
+            run_policy_of(parts),
+        ),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
         RelayLoop(database, parts.leases, parts.feed.publish),
         WebhookLoop(
@@ -189,6 +203,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 settings.scheduling.seed,
                 parts.questions,
             ),
+            "run_policy": run_policy_of(parts),
             "event_feed": parts.feed,
             "log_followers": Seats(settings.http.log_followers),
             "webhook_policy": webhook_policy_of(settings),
@@ -203,6 +218,20 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             ),
         },
     )
+
+
+def run_policy_of(parts: Parts) -> RunPolicy:
+    """Return what runs may take by the settings, with the handlers of this process."""
+    told = parts.settings.runs
+    rules = Rules(told.steps, told.edges, told.depth, told.outputs_bytes)
+    policy = RunPolicy(rules, told.open_runs, told.output_bytes, told.event_bytes, told.kept_events)
+    return policy_for(policy, parts.handlers)
+
+
+def worker_of(settings: Settings) -> WorkerSettings:
+    """Return how this process works on runs."""
+    told = settings.runs
+    return WorkerSettings(told.handlers, told.share, told.lease_s, told.poll_s)
 
 
 def recorder_of(parts: Parts) -> Recorder | None:

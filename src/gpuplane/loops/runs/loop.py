@@ -1,0 +1,204 @@
+"""The worker: stores answers, claims the next steps in the same unit, and renews its lease."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+from gpuplane.core.runs.boards import Reply
+from gpuplane.db.database import Database
+from gpuplane.domains.runs import service as runs
+from gpuplane.kit.clock import Clock
+from gpuplane.loops.runs.meters import RunMeters
+from gpuplane.loops.runs.worker import Workbench
+
+log = logging.getLogger("gpuplane.runs")
+
+BEATS_A_LEASE = 3
+"""A lease is renewed so often in its time, so that a beat or two may be late."""
+STORE_BATCH = 256
+"""Answers stored by one unit: bounds how long it holds the writer."""
+CLAIM_BATCH = 256
+REST_FIRST_S, REST_LAST_S = 0.02, 1.0
+"""Pause when something is due that cannot be claimed just now: another worker holds its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker works; a setting each.
+
+    Args:
+        handlers: Handlers at work at once.
+        share: Of these, what one run may have.
+        lease_s: After so long without a beat others take its steps.
+        poll_s: How often it looks for what other processes left due.
+    """
+
+    handlers: int = 256
+    share: int = 128
+    lease_s: float = 10.0
+    poll_s: float = 1.0
+
+
+class RunsLoop:
+    """Runs steps; woken by new runs, by answers, and by the next instant that something is due."""
+
+    name = runs.RUNS
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        handlers: runs.Handlers,
+        meters: RunMeters,
+        settings: WorkerSettings | None = None,
+        policy: runs.RunPolicy = runs.DEFAULT_POLICY,
+    ) -> None:
+        """Make the loop; its first turn begins the work."""
+        self._database = database
+        self._clock = clock
+        self._handlers = handlers
+        self._meters = meters
+        self._settings = settings or WorkerSettings()
+        self._policy = policy
+        self.period_s = self._settings.lease_s / BEATS_A_LEASE
+        self.owner = ""
+        self._wake = asyncio.Event()
+        self._looks = True
+        self._pump: asyncio.Task[None] | None = None
+        self._beaten_at = 0.0
+        self._bench = Workbench(
+            database, clock, handlers, meters, policy.output_bytes, self._wake.set
+        )
+
+    async def run_once(self) -> bool:
+        """Keep the lease and the work going; what goes wrong in between is raised here."""
+        if self._pump is not None and self._pump.done():
+            pump, self._pump = self._pump, None
+            pump.result()
+        await self._keep_lease()
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._carry_on(), name="runs:pump")
+        self._looks = True
+        self._wake.set()
+        return False
+
+    async def stop(self) -> None:
+        """End the work; steps under way are given to others at once."""
+        if self._pump is not None:
+            self._pump.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._pump
+            self._pump = None
+        await self._bench.stop()
+        if self.owner:
+            now = self._clock.now_ms()
+            await self._database.write(
+                "runs.retire", partial(runs.retire_worker, owner=self.owner, now=now)
+            )
+            self.owner = ""
+
+    # -- the lease -----------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease when a third of it is over; begin a new one when it was taken away."""
+        lease_ms = int(self._settings.lease_s * 1000)
+        now, tick = self._clock.now_ms(), self._clock.monotonic()
+        if not self.owner:
+            self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+            register = partial(
+                runs.register_worker,
+                owner=self.owner,
+                handlers=self._handlers.names,
+                now=now,
+                lease_ms=lease_ms,
+            )
+            taken = await self._database.write("runs.register", register)
+            self._meters.taken_over.inc(taken)
+            self._beaten_at = tick
+            return
+        if tick - self._beaten_at >= self.period_s * 0.9:
+            await self._beat(now, lease_ms)
+            self._beaten_at = tick
+        if self._bench.at_work:
+            owned = await self._database.read(partial(runs.list_owned, owner=self.owner))
+            self._bench.revoke_others(owned)
+
+    async def _beat(self, now: int, lease_ms: int) -> None:
+        beat = await self._database.write(
+            "runs.beat", partial(runs.beat, owner=self.owner, now=now, lease_ms=lease_ms)
+        )
+        self._meters.taken_over.inc(beat.taken)
+        if not beat.alive:
+            log.warning("the lease of %s was taken away; its steps are others' now", self.owner)
+            self.owner = ""
+            await self._bench.stop()
+            await self._keep_lease()
+        if await self._database.read(partial(runs.has_unknown, now=now)):
+            await self._database.write(
+                "runs.park", partial(runs.park_unknown, now=now, policy=self._policy)
+            )
+        for (kind, status), count in (await self._database.read(runs.count_open_runs)).items():
+            self._meters.open_runs.labels(kind, status).set(count)
+
+    # -- the work ------------------------------------------------------------------------------
+
+    async def _carry_on(self) -> None:
+        """Store what was answered and claim what is due, again and again."""
+        next_at: int | None = None
+        rest_s = REST_FIRST_S
+        while True:
+            await self._wait(next_at, rest_s)
+            self._wake.clear()
+            self._looks = False
+            replies = self._bench.replies[:STORE_BATCH]
+            room = min(CLAIM_BATCH, self._settings.handlers - len(self._bench.at_work))
+            try:
+                result = await self._turn(replies, max(0, room))
+            except BaseException:
+                self._wake.set()  # the answers are still there for the next try
+                raise
+            next_at = result.next_at
+            rest_s = REST_FIRST_S if result.claimed or replies else min(rest_s * 2, REST_LAST_S)
+            if self._bench.replies or len(result.claimed) == room > 0:
+                self._wake.set()
+
+    async def _wait(self, next_at: int | None, rest_s: float) -> None:
+        """Wait for an answer, a wake-up, or the next instant that something is due."""
+        if self._wake.is_set():
+            await asyncio.sleep(0)  # let handlers that need nothing finish: one unit for all
+            return
+        timeout = self._settings.poll_s
+        if next_at is not None:
+            timeout = min(timeout, max(rest_s, (next_at - self._clock.now_ms()) / 1000))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+
+    async def _turn(self, replies: list[Reply], room: int) -> runs.Advance:
+        turn = runs.Turn(
+            owner=self.owner,
+            handlers=self._handlers.names,
+            replies=replies,
+            room=room,
+            share=self._settings.share,
+            busy=dict(self._bench.busy),
+            now=self._clock.now_ms(),
+        )
+        result = await self._database.write(
+            "runs.advance", partial(runs.advance, turn=turn, policy=self._policy)
+        )
+        del self._bench.replies[: len(replies)]
+        for reply in replies:
+            if not result.stale:
+                self._bench.note_stored(reply)
+            self._meters.steps.labels("", type(reply.answer).__name__.lower()).inc()
+        self._meters.stale.inc(result.stale)
+        self._bench.revoke(result.revoked)
+        if result.claimed:
+            await self._bench.begin(result.claimed)
+        self._bench.memories.trim()
+        return result

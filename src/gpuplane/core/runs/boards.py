@@ -162,6 +162,7 @@ class Reply:
 
     Args:
         epoch: The claim it answers.
+        near: Numbers of the step's parent and of those that wait for it.
         output: Of a completed step, as JSON text; None for null.
         state: Of a sleeping, waiting or expanding step, as JSON text.
         chance: In [-1, 1], for the jitter of a retry.
@@ -173,6 +174,7 @@ class Reply:
     step_id: UUID
     epoch: int
     answer: Answer
+    near: tuple[int, ...] = ()
     output: str | None = None
     state: str | None = None
     chance: float = 0.0

@@ -150,8 +150,21 @@ def reply_of(claimed: Claimed, answer: Answer, limit_bytes: int, chance: float) 
         )
         output = state = None
     return Reply(
-        claimed.step.run_id, claimed.step.id, claimed.epoch, _short(answer), output, state, chance
+        claimed.step.run_id,
+        claimed.step.id,
+        claimed.epoch,
+        _short(answer),
+        near_of(claimed),
+        output,
+        state,
+        chance,
     )
+
+
+def near_of(claimed: Claimed) -> tuple[int, ...]:
+    """Return the numbers of a step's parent and of those that wait for it."""
+    step = claimed.step
+    return (*step.followers, step.parent) if step.parent else step.followers
 
 
 def _short(answer: Answer) -> Answer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
-from gpuplane.core.runs.boards import Reply
+from gpuplane.core.runs.boards import Reply, earliest
 from gpuplane.db.database import Database
 from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
@@ -69,6 +69,8 @@ class RunsLoop:
         self.owner = ""
         self._wake = asyncio.Event()
         self._looks = True
+        self._looked_at = self._rests_until = 0.0
+        self._next_at: int | None = None
         self._pump: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
         self._bench = Workbench(
@@ -149,36 +151,59 @@ class RunsLoop:
 
     async def _carry_on(self) -> None:
         """Store what was answered and claim what is due, again and again."""
-        next_at: int | None = None
         rest_s = REST_FIRST_S
         while True:
-            await self._wait(next_at, rest_s)
+            await self._wait()
             self._wake.clear()
-            self._looks = False
             replies = self._bench.replies[:STORE_BATCH]
-            room = min(CLAIM_BATCH, self._settings.handlers - len(self._bench.at_work))
+            room = max(0, min(CLAIM_BATCH, self._settings.handlers - len(self._bench.at_work)))
+            looks = (self._looks or self._is_due()) and room > 0
+            if not (replies or looks):
+                continue
+            self._looks = self._looks and not looks
             try:
-                result = await self._turn(replies, max(0, room))
+                result = await self._turn(replies, room, looks=looks)
             except BaseException:
+                self._looks = True
                 self._wake.set()  # the answers are still there for the next try
                 raise
-            next_at = result.next_at
+            self._next_at = result.next_at if looks else earliest(self._next_at, result.next_at)
+            if looks and len(result.claimed) == room:
+                self._looks = True  # there may be more that is due
             rest_s = REST_FIRST_S if result.claimed or replies else min(rest_s * 2, REST_LAST_S)
-            if self._bench.replies or len(result.claimed) == room > 0:
+            self._rests_until = self._clock.monotonic() + rest_s
+            if self._bench.replies or (self._looks and self._has_room()):
                 self._wake.set()
 
-    async def _wait(self, next_at: int | None, rest_s: float) -> None:
+    def _has_room(self) -> bool:
+        return len(self._bench.at_work) < self._settings.handlers
+
+    def _is_due(self) -> bool:
+        """Return whether the next step that is known of is due, or it is time to look anyhow."""
+        tick = self._clock.monotonic()
+        if tick < self._rests_until:
+            return False
+        due = self._next_at is not None and self._next_at <= self._clock.now_ms()
+        return due or tick - self._looked_at >= self._settings.poll_s
+
+    async def _wait(self) -> None:
         """Wait for an answer, a wake-up, or the next instant that something is due."""
         if self._wake.is_set():
             await asyncio.sleep(0)  # let handlers that need nothing finish: one unit for all
             return
-        timeout = self._settings.poll_s
-        if next_at is not None:
-            timeout = min(timeout, max(rest_s, (next_at - self._clock.now_ms()) / 1000))
+        tick = self._clock.monotonic()
+        timeout = self._looked_at + self._settings.poll_s - tick
+        if self._next_at is not None:
+            timeout = min(timeout, (self._next_at - self._clock.now_ms()) / 1000)
+        timeout = max(timeout, self._rests_until - tick, 0.001)
+        if not self._has_room():
+            timeout = self._settings.poll_s  # nothing can be claimed before an answer comes
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
 
-    async def _turn(self, replies: list[Reply], room: int) -> runs.Advance:
+    async def _turn(self, replies: list[Reply], room: int, *, looks: bool) -> runs.Advance:
+        if looks:
+            self._looked_at = self._clock.monotonic()
         turn = runs.Turn(
             owner=self.owner,
             handlers=self._handlers.names,
@@ -186,6 +211,7 @@ class RunsLoop:
             room=room,
             share=self._settings.share,
             busy=dict(self._bench.busy),
+            looks=looks,
             now=self._clock.now_ms(),
         )
         result = await self._database.write(

@@ -1,6 +1,7 @@
 """What a worker has at hand: handlers at work, answers not stored yet, and how calls are made."""
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Claimed, Registered
 from gpuplane.kit.clock import Clock, instant_to_text
-from gpuplane.loops.runs.calling import CacheKey, cache_key_of, call_handler, reply_of
+from gpuplane.loops.runs.calling import CacheKey, cache_key_of, call_handler, near_of, reply_of
 from gpuplane.loops.runs.memory import Memories, Outputs, RunMemory, learn_graph, numbers_of
 from gpuplane.loops.runs.meters import RunMeters
 
@@ -114,10 +115,12 @@ class Workbench:
             note = miss_note(key, found, last)
         answer = await call_handler(registered, claimed, call, self._clock.now_ms)
         reply = self._reply(claimed, answer)
-        return Reply(
-            reply.run_id, reply.step_id, reply.epoch, reply.answer, reply.output, reply.state,
-            reply.chance, note, key.key, (key.salt_hash, key.input_hash),
-        )  # fmt: skip
+        return dataclasses.replace(
+            reply,
+            cache_note=note,
+            cache_key=key.key,
+            cache_parts=(key.salt_hash, key.input_hash),
+        )
 
     def _reply(self, claimed: Claimed, answer: Answer) -> Reply:
         return reply_of(claimed, answer, self._output_bytes, self._chance.uniform(-1, 1))
@@ -246,9 +249,15 @@ def _from_cache(claimed: Claimed, found: "runs.KeptOutput") -> Reply:
     )
     output = found.output
     return Reply(
-        claimed.step.run_id, claimed.step.id, claimed.epoch, Completed(message=note), output,
-        cache_note=note, cache_key=found.key, from_cache=True,
-    )  # fmt: skip
+        claimed.step.run_id,
+        claimed.step.id,
+        claimed.epoch,
+        Completed(),
+        near_of(claimed),
+        output,
+        cache_note=note,
+        from_cache=True,
+    )
 
 
 def miss_note(

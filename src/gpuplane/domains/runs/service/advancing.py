@@ -9,10 +9,10 @@ from uuid import UUID
 
 from gpuplane.core.lifecycle.runs import RunCondition, StepStatus
 from gpuplane.core.runs.advancing import apply_reply, needs_whole
-from gpuplane.core.runs.boards import Board, Reply, Run, Step, step_id
+from gpuplane.core.runs.boards import Board, Reply, Run, Step, earliest, step_id
 from gpuplane.core.runs.claiming import expire_run
 from gpuplane.core.runs.plans import Awaiting, OnFailure, Sleeping
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.runs.repository import boards as repository
 from gpuplane.domains.runs.repository import claims
 from gpuplane.domains.runs.rules import Claimed
@@ -36,6 +36,7 @@ class Turn:
         room: Steps it can take.
         share: Steps of one run that it takes at most.
         busy: Steps it runs now, by run.
+        looks: Whether to look for what is due apart from what follows from the answers.
         now: The instant.
     """
 
@@ -45,6 +46,7 @@ class Turn:
     room: int
     share: int
     busy: dict[UUID, int]
+    looks: bool
     now: int
 
 
@@ -55,7 +57,7 @@ class Advance:
     Attributes:
         claimed: Steps to run.
         revoked: Claims, this worker's or another's, that hold no more.
-        next_at: When it should look again if nothing wakes it; None for never.
+        next_at: When something is due next, as far as this turn saw; None for never.
         stale: Answers that came too late: somebody else has the step.
     """
 
@@ -74,12 +76,13 @@ def advance(session: WriteSession, turn: Turn, policy: RunPolicy = DEFAULT_POLIC
     result = Advance()
     now = turn.now
     boards = _load_answered(session, turn, policy, result)
-    _expire(session, boards, turn, policy)
+    if turn.looks:
+        _expire(session, boards, turn, policy)
     settle(session, boards.values(), now)
     choice = choose(
         session,
         boards,
-        Choice(turn.owner, turn.handlers, turn.room, turn.share, turn.busy, now),
+        Choice(turn.owner, turn.handlers, turn.room, turn.share, turn.busy, turn.looks, now),
         policy,
     )
     announce(session, boards.values(), now)
@@ -87,15 +90,28 @@ def advance(session: WriteSession, turn: Turn, policy: RunPolicy = DEFAULT_POLIC
     result.claimed = choice
     for board in boards.values():
         result.revoked += board.revoked
-    if len(choice) < turn.room:
+    if turn.looks and len(choice) < turn.room:
         result.next_at = next_look(session, turn.handlers)
+    else:
+        result.next_at = _next_on(boards.values())
     return result
 
 
-def next_look(session: WriteSession, handlers: Iterable[str]) -> int | None:
+def next_look(session: ReadSession, handlers: Iterable[str]) -> int | None:
     """Return when the next step is due or the next run's time is over."""
-    found = (claims.next_due(session, list(handlers)), claims.next_expiry(session))
-    return min((at for at in found if at is not None), default=None)
+    return earliest(claims.next_due(session, list(handlers)), claims.next_expiry(session))
+
+
+def _next_on(boards: Iterable[Board]) -> int | None:
+    """Return when the next step or run of those that changed is due."""
+    dues = [
+        step.due_at
+        for board in boards
+        for seq in board.changed
+        if (step := board.steps.get(seq)) is not None
+    ]
+    added = [step.due_at for board in boards for step in board.added]
+    return earliest(*dues, *added, *(board.run.expires_at for board in boards))
 
 
 def _load_answered(
@@ -105,29 +121,37 @@ def _load_answered(
     if not turn.replies:
         return {}
     runs = repository.lock_runs(session, (reply.run_id for reply in turn.replies))
-    rows = repository.load_steps(session, (reply.step_id for reply in turn.replies))
-    answered = {step.id: step for step in rows}
-    held = [reply for reply in turn.replies if _holds(answered, reply, turn.owner)]
+    rows = repository.load_steps(session, _wanted(turn.replies))
+    loaded = {step.id: step for step in rows}
+    held = [reply for reply in turn.replies if _holds(loaded, reply, turn.owner)]
     result.stale = len(turn.replies) - len(held)
     boards: dict[UUID, Board] = {}
+    by_run: dict[UUID, list[tuple[Step, Reply]]] = {}
     for reply in held:
-        step = answered[reply.step_id]
+        step = loaded[reply.step_id]
         board = boards.get(reply.run_id)
         if board is None:
             board = boards[reply.run_id] = Board(runs[reply.run_id], {}, policy.rules)
-        board.steps[step.seq] = step
-    load_neighbours(session, boards.values(), [(answered[each.step_id], each) for each in held])
-    for board in boards.values():
-        _load_whole_if(session, board, held, answered)
-    for reply in held:
-        board = boards[reply.run_id]
-        seq = answered[reply.step_id].seq
-        apply_reply(board, board.steps[seq], reply, turn.now)
+        by_run.setdefault(reply.run_id, []).append((step, reply))
+    for step in rows:
+        if step.run_id in boards:
+            boards[step.run_id].steps[step.seq] = step
+    for run_id, pairs in by_run.items():
+        board = boards[run_id]
+        if any(needs_whole(board.run.condition, *_with_parent(board, *pair)) for pair in pairs):
+            board.steps = repository.load_all_steps(session, run_id)
+            board.is_whole = True
+        for step, reply in pairs:
+            apply_reply(board, board.steps[step.seq], reply, turn.now)
     return boards
 
 
-def _holds(answered: dict[UUID, Step], reply: Reply, owner: str) -> bool:
-    step = answered.get(reply.step_id)
+def _with_parent(board: Board, step: Step, reply: Reply) -> tuple[Step, Step | None, Reply]:
+    return step, board.steps.get(step.parent), reply
+
+
+def _holds(loaded: dict[UUID, Step], reply: Reply, owner: str) -> bool:
+    step = loaded.get(reply.step_id)
     return (
         step is not None
         and step.status is StepStatus.RUNNING
@@ -136,37 +160,15 @@ def _holds(answered: dict[UUID, Step], reply: Reply, owner: str) -> bool:
     )
 
 
-def load_neighbours(
-    session: WriteSession, boards: Iterable[Board], answered: Sequence[tuple[Step, Reply]]
-) -> None:
-    """Load those that wait for the steps that were answered for, and their parents."""
-    by_run = {board.run.id: board for board in boards}
-    wanted: dict[UUID, None] = {}
-    for step, reply in answered:
-        known = by_run[step.run_id].steps
-        if step.parent and step.parent not in known:
-            wanted[step_id(step.run_id, step.parent)] = None
-        if isinstance(reply.answer, Sleeping | Awaiting):
-            continue
-        for seq in step.followers:
-            if seq not in known:
-                wanted[step_id(step.run_id, seq)] = None
-    for step in repository.load_steps(session, wanted):
-        by_run[step.run_id].steps.setdefault(step.seq, step)
-
-
-def _load_whole_if(
-    session: WriteSession, board: Board, held: Sequence[Reply], answered: dict[UUID, Step]
-) -> None:
-    for reply in held:
-        if reply.run_id != board.run.id:
-            continue
-        step = answered[reply.step_id]
-        parent = board.steps.get(step.parent)
-        if needs_whole(board.run.condition, step, parent, reply):
-            board.steps = repository.load_all_steps(session, board.run.id)
-            board.is_whole = True
-            return
+def _wanted(replies: Sequence[Reply]) -> list[UUID]:
+    """Return the steps that were answered for, their parents and those that wait for them."""
+    found: dict[UUID, None] = {}
+    for reply in replies:
+        found[reply.step_id] = None
+        if not isinstance(reply.answer, Sleeping | Awaiting):
+            for seq in reply.near:
+                found[step_id(reply.run_id, seq)] = None
+    return list(found)
 
 
 def _expire(

@@ -35,6 +35,7 @@ class Choice:
     room: int
     share: int
     busy: dict[UUID, int]
+    looks: bool
     now: int
 
 
@@ -119,7 +120,7 @@ def choose(
                 taking.take(board, step)
     for board in list(boards.values()):
         _take_limited(taking, board)
-    if not taking.is_full:
+    if choice.looks and not taking.is_full:
         _take_due(taking)
     return taking.claimed
 

@@ -35,10 +35,15 @@ from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.pipelines import service as pipelines
+from gpuplane.domains.pipelines.service import TRIGGERS
+from gpuplane.domains.pipelines.steps import StepTools
+from gpuplane.domains.pipelines.steps import register as register_steps
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
+from gpuplane.entry.pipelines import make_step_tools, words
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
@@ -60,6 +65,7 @@ from gpuplane.loops.runs.loop import RunsLoop, WorkerSettings
 from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.scheduler.recorder import Recorder
+from gpuplane.loops.triggers.loop import TriggersLoop
 from gpuplane.loops.webhooks import WebhookLoop
 
 
@@ -96,9 +102,15 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
     """Return every loop of the control plane, not started."""
     settings, database, clock = parts.settings, parts.database, parts.clock
     chance = random.Random()
+    tools = step_tools_of(parts)
+    register_steps(parts.handlers, tools)
 
     def jitter() -> float:
         return chance.uniform(-1, 1)
+
+    def publish() -> None:
+        parts.feed.publish()
+        parts.runner.wake([TRIGGERS])
 
     def seal(text: str) -> bytes:
         return parts.keys.seal(text.encode(), OUTPUTS_CONTEXT)
@@ -154,8 +166,17 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             worker_of(settings),
             run_policy_of(parts),
         ),
+        TriggersLoop(
+            database,
+            clock,
+            parts.leases,
+            tools,
+            run_policy_of(parts),
+            words(settings.pipelines.folders),
+            settings.pipelines.triggers_s,
+        ),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
-        RelayLoop(database, parts.leases, parts.feed.publish),
+        RelayLoop(database, parts.leases, publish),
         WebhookLoop(
             database,
             clock,
@@ -204,19 +225,33 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 parts.questions,
             ),
             "run_policy": run_policy_of(parts),
+            "pipeline_tools": step_tools_of(parts),
             "event_feed": parts.feed,
             "log_followers": Seats(settings.http.log_followers),
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "has_node": nodes.has_node,
             "find_holds": find_holds,
-            "in_use": (find_jobs, secrets.find_use),
+            "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
             "rewraps": (rewrap_outputs,),
             "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),
         },
+    )
+
+
+def step_tools_of(parts: Parts) -> StepTools:
+    """Return what steps of pipelines work with."""
+    told = parts.settings
+    return make_step_tools(
+        told.pipelines,
+        SubmitLimits(told.limits.unfinished_jobs, told.limits.array_size),
+        database=parts.database,
+        clock=parts.clock,
+        client=parts.client,
+        sealing=parts.keys,
     )
 
 

@@ -156,7 +156,9 @@ class RunSettings:
         256, "handlers at once", "each is a task of this process", within=(1, 10_000)
     )
     share: int = setting(
-        128, "handlers at once of one run", "one run must not hold up all others",
+        128,
+        "handlers at once of one run",
+        "one run must not hold up all others",
         within=(1, 10_000),
     )
     lease_s: float = setting(
@@ -166,7 +168,9 @@ class RunSettings:
         within=(0.5, 600),
     )
     poll_s: float = setting(
-        1.0, "seconds", "how often a worker looks for what other processes left due",
+        1.0,
+        "seconds",
+        "how often a worker looks for what other processes left due",
         within=INTERVAL_S,
     )
 
@@ -320,6 +324,28 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """What steps and triggers of pipelines may reach."""
+
+    catalogue: str = setting("", "path", "what component_ref and models stand for; none without")
+    allowed_hosts: str = setting("", "host names, comma-separated", "API_CALL reaches no private "
+                                 "or loopback address that is not named here")  # fmt: skip
+    folders: str = setting("", "paths, comma-separated", "folder triggers look nowhere else")
+    slack_url: str = setting("", "URL", "the incoming webhook of the channel slack")
+    pagerduty_key: str = setting("", "key", "the integration key of the channel pagerduty")
+    pagerduty_url: str = setting(
+        "https://events.pagerduty.com/v2/enqueue", "URL", "the Events API, or a relay before it"
+    )
+    smtp_url: str = setting("", "URL", "the mail server, smtp+starttls://user:password@host:587")
+    mail_from: str = setting("", "address", "who mails are from")
+    response_bytes: int = setting(
+        1 << 20, "bytes", "a longer answer of an API_CALL is refused", within=(1024, 1 << 30)
+    )
+    network: bool = setting(False, "true or false", "whether a FUNCTION may ask for the network")
+    triggers_s: float = setting(1.0, "seconds", "how late a trigger may fire", within=INTERVAL_S)
+
+
+@dataclass(frozen=True, slots=True)
 class LocalMachineSettings:
     """What jobs on this machine may leave behind."""
 
@@ -379,6 +405,7 @@ class Settings:
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     targets: TargetSettings = field(default_factory=TargetSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    pipelines: PipelineSettings = field(default_factory=PipelineSettings)
     local: LocalMachineSettings = field(default_factory=LocalMachineSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     oidc: OidcSettings = field(default_factory=OidcSettings)

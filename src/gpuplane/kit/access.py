@@ -37,6 +37,8 @@ class Permission(StrEnum):
     JOB_EXEC = "job:exec"
     RUN_READ = "run:read"
     RUN_WRITE = "run:write"
+    PIPELINE_READ = "pipeline:read"
+    PIPELINE_WRITE = "pipeline:write"
     SECRET_READ = "secret:read"
     SECRET_WRITE = "secret:write"
     CLUSTER_READ = "cluster:read"
@@ -65,6 +67,7 @@ _VIEWER = frozenset(
         *ALWAYS,
         Permission.JOB_READ,
         Permission.RUN_READ,
+        Permission.PIPELINE_READ,
         Permission.CLUSTER_READ,
         Permission.QUOTA_READ,
         Permission.USAGE_READ,
@@ -78,6 +81,7 @@ _MEMBER = _VIEWER | {
     Permission.JOB_WRITE,
     Permission.JOB_EXEC,
     Permission.RUN_WRITE,
+    Permission.PIPELINE_WRITE,
     Permission.SECRET_READ,
     Permission.SECRET_WRITE,
 }

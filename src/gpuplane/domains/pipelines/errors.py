@@ -1,6 +1,6 @@
 """What can be wrong with a request about pipelines."""
 
-from gpuplane.kit.errors import Conflict, NotFound, TooLarge, Unprocessable
+from gpuplane.kit.errors import Conflict, Forbidden, NotFound, TooLarge, Unprocessable
 
 
 class PipelineNotFound(NotFound):
@@ -55,3 +55,9 @@ class PipelineArchived(Conflict):
     """An archived pipeline starts no runs."""
 
     code = "pipeline_archived"
+
+
+class BadSignature(Forbidden):
+    """A webhook's call that its secret's holder did not sign, or not now."""
+
+    code = "bad_signature"

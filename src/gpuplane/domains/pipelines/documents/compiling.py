@@ -38,6 +38,7 @@ class Starting:
     dedup_id: str | None = None
     traceparent: str | None = None
     labels: Mapping[str, str] | None = None
+    may_critical: bool = False
 
 
 def handler_of(step_type: StepType) -> str:
@@ -76,6 +77,7 @@ def compile_run(pipeline: Pipeline, starting: Starting) -> RunPlan:
             "deadline": spec.deadline,
             "trigger": starting.trigger_data,
             "labels": dict(starting.labels or {}),
+            "may_critical": starting.may_critical,
         },
         source_id=starting.pipeline_id,
         source_version=starting.version,

@@ -13,7 +13,7 @@ from gpuplane.domains.pipelines.documents.configs import (
 from gpuplane.domains.pipelines.documents.models import Step
 from gpuplane.domains.pipelines.rules import HOW_TO_SET_UP
 from gpuplane.domains.pipelines.steps.calling import target_problem
-from gpuplane.domains.pipelines.steps.deploying import OWN, complete, provider_refusal
+from gpuplane.domains.pipelines.steps.deploying import asked_of, complete, provider_refusal
 from gpuplane.domains.pipelines.steps.tools import StepTools
 from gpuplane.kit.errors import FieldError, ProductError
 
@@ -25,7 +25,7 @@ def make_check(tools: StepTools) -> Callable[[Step], Sequence[FieldError]]:
         config = config_of(step.step_type, step.config)
         match config:
             case JobConfig():
-                return list(_check_job(step, config, tools))
+                return list(_check_job(config, tools))
             case NotificationConfig():
                 return list(_check_channel(config, tools))
             case ApiCallConfig():
@@ -43,7 +43,7 @@ def make_check(tools: StepTools) -> Callable[[Step], Sequence[FieldError]]:
     return check
 
 
-def _check_job(step: Step, config: JobConfig, tools: StepTools) -> Iterator[FieldError]:
+def _check_job(config: JobConfig, tools: StepTools) -> Iterator[FieldError]:
     spec = config.spec if isinstance(config.spec, dict) else {}
     reason = provider_refusal(config, spec, tools)
     if reason is not None:
@@ -53,9 +53,7 @@ def _check_job(step: Step, config: JobConfig, tools: StepTools) -> Iterator[Fiel
         return
     if isinstance(config.spec, str) or "{{" in (config.component_ref or ""):
         return
-    given = {
-        name: value for name, value in step.config.items() if name not in OWN and value is not None
-    }
+    given = asked_of(config)
     known, is_whole = _without_expressions(complete(config, spec, given, tools))
     try:
         tools.read_job({"name": "step", **known})

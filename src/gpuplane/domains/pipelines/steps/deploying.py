@@ -168,12 +168,7 @@ def body_of(call: StepCall, config: JobConfig, tools: StepTools) -> dict[str, An
     Raises:
         Cannot: If it refers to something that nobody provides here.
     """
-    asked = {
-        name: value
-        for name, value in config.model_dump(mode="json", exclude_unset=True).items()
-        if name not in OWN and value is not None
-    }
-    asked["name"] = job_name(call)
+    asked = {**asked_of(config), "name": job_name(call)}
     if config.spec is not None and not isinstance(config.spec, dict):
         raise Cannot("config.spec: This must be an object.")
     spec = dict(config.spec or {})
@@ -194,6 +189,15 @@ def body_of(call: StepCall, config: JobConfig, tools: StepTools) -> dict[str, An
     run = {"gpuplane.io/pipeline": str(call.context.get("pipeline") or "")[:63]}
     body["labels"] = {**run, **(body.get("labels") or {})}
     return body
+
+
+def asked_of(config: JobConfig) -> dict[str, Any]:
+    """Return the fields of a job that a step sets, `spec` aside."""
+    return {
+        name: getattr(config, name)
+        for name in sorted(config.model_fields_set - OWN)
+        if getattr(config, name) is not None
+    }
 
 
 def complete(

@@ -114,10 +114,10 @@ def choose(
     """Claim due steps onto boards, adding boards of other runs."""
     taking = _Taking(session, boards, choice, policy)
     for board in list(boards.values()):
-        for seq in board.fresh:
-            step = board.steps.get(seq)
-            if step is not None:
-                taking.take(board, step)
+        fresh = [board.steps[seq] for seq in board.fresh if seq in board.steps]
+        _add_steps(taking, board, fresh)  # a container inside another has a parent of its own
+        for step in fresh:
+            taking.take(board, step)
     for board in list(boards.values()):
         _take_limited(taking, board)
     if choice.looks and not taking.is_full:
@@ -206,8 +206,9 @@ def _add_steps(taking: _Taking, board: Board, found: Iterable[Step]) -> None:
         for step in found
         if step.parent and step.parent not in board.steps
     }
-    for parent in repository.load_steps(taking.session, sorted(lacking)):
-        board.steps.setdefault(parent.seq, parent)
+    if lacking:
+        for parent in repository.load_steps(taking.session, sorted(lacking)):
+            board.steps.setdefault(parent.seq, parent)
 
 
 def _claimed(board: Board, step: Step, now: int) -> Claimed:

@@ -32,31 +32,13 @@ STOP_TRIES = 3
 STOP_DELAY_MS = 1_000
 
 
-def needs_whole(condition: RunCondition, step: Step, parent: Step | None, reply: Reply) -> bool:
-    """Return whether an answer may touch steps that are no neighbours of its step.
-
-    Args:
-        condition: Of the run.
-        step: The one that answered.
-        parent: The step that expanded into it, if any.
-        reply: The answer.
-    """
-    answer = reply.answer
-    if isinstance(answer, Sleeping | Awaiting):
-        return False
-    if step.stopping or condition in (RunCondition.STOPPING, RunCondition.ROLLING_BACK):
-        return True
-    if isinstance(answer, Failed):
-        return answer.is_final or step.attempt >= step.spec.retry.attempts or bool(step.join)
-    if isinstance(answer, Expanding):
-        return bool(step.join)
-    if parent is not None and joins(parent) is not Join.ALL:
-        return True
-    return isinstance(answer, Completed) and bool(answer.skip)
-
-
 def apply_reply(board: Board, step: Step, reply: Reply, now: int) -> None:
-    """Change a board by the answer to a claim that still holds."""
+    """Change a board by the answer to a claim that held when the board was loaded.
+
+    What was answered beside it may have cancelled the step meanwhile: then it is not taken.
+    """
+    if step.status is not StepStatus.RUNNING or step.epoch != reply.epoch:
+        return
     board.touch(step)
     step.owner, step.event = None, None
     answer = reply.answer
@@ -149,8 +131,7 @@ def fail_step(board: Board, step: Step, answer: Failed, chance: float, now: int)
         _wait(step, StepCondition.BACKING_OFF, answer.message, None)
         step.error, step.due_at, step.expires_at = answer.word, now + delay, None
         if step.join:
-            step.join = ""
-            board.dropped.append(step.seq)
+            _forget_children(board, step)
         board.told.append(Told("step.retried", step.seq, answer.word, answer.message))
         return
     end_step(board, step, StepStatus.FAILED, now)
@@ -159,6 +140,18 @@ def fail_step(board: Board, step: Step, answer: Failed, chance: float, now: int)
         board.run.failed += 1
         _fail_run_by(board, step, now)
     close(board, step, now)
+
+
+def _forget_children(board: Board, step: Step) -> None:
+    """Let a step that is tried again expand anew; its children are over."""
+    gone = board.below([step.seq])
+    for seq in sorted(gone):
+        board.steps.pop(seq)
+        board.changed.pop(seq, None)
+    board.run.step_count -= len(gone)
+    board.run_changed = True
+    step.join, step.join_count, step.kids_done = "", 0, 0
+    board.dropped.append(step.seq)
 
 
 def _fail_run_by(board: Board, step: Step, now: int) -> None:

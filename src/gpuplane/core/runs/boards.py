@@ -1,10 +1,11 @@
 """The working copy of one run: its row and those of its steps that a change may touch.
 
 Whoever decides changes rows on a board and notes what changed; whoever loaded the board stores
-that. A board is whole when it holds every step; most changes need only a step's neighbours.
+that. Most changes need only a step's neighbours; a board that turns out to need the others asks
+for them by the function it was given.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -221,6 +222,7 @@ class Board:
 
     Attributes:
         steps: Those loaded, by `seq`.
+        rest: Returns every step as it is stored; None when all are here.
         fresh: What became due at once, in order: the next to be claimed.
         changed: `seq` of rows to be stored.
         added: New rows.
@@ -236,7 +238,7 @@ class Board:
     run: Run
     steps: dict[int, Step]
     rules: Rules
-    is_whole: bool = False
+    rest: Callable[[], Mapping[int, Step]] | None = None
     run_changed: bool = False
     fresh: list[int] = field(default_factory=list)
     changed: dict[int, None] = field(default_factory=dict)
@@ -255,11 +257,17 @@ class Board:
         self.changed[step.seq] = None
         return step
 
-    def whole(self) -> Iterator[Step]:
-        """Yield every step of the run in order; only a whole board knows them."""
-        assert self.is_whole, "this change needs every step of the run"
-        for seq in sorted(self.steps):
-            yield self.steps[seq]
+    def complete(self) -> None:
+        """Have every step of the run here; what is here already stays as it was changed."""
+        if self.rest is not None:
+            rest, self.rest = self.rest, None
+            for seq, step in rest().items():
+                self.steps.setdefault(seq, step)
+
+    def whole(self) -> list[Step]:
+        """Return every step of the run in order."""
+        self.complete()
+        return [self.steps[seq] for seq in sorted(self.steps)]
 
     def children_of(self, seq: int) -> list[Step]:
         """Return the direct children of a step in order."""
@@ -276,6 +284,7 @@ class Board:
 
     def after(self, seqs: Iterable[int]) -> set[int]:
         """Return everything that needs one of these steps, directly or not, among siblings."""
+        self.complete()
         found: set[int] = set()
         ahead = list(seqs)
         while ahead:

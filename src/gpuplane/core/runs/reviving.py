@@ -86,12 +86,12 @@ def _reset(board: Board, step: Step, *, keeps: bool) -> None:
     board.touch(step)
     step.generation += 1
     step.attempt, step.stopping, step.error, step.message = 0, 0, "", ""
-    step.state, step.event, step.ended_at, step.expires_at = None, None, None, None
+    step.event, step.ended_at, step.expires_at = None, None, None
     step.limited_by, step.cache_note = "", ""
     if keeps:
         step.attempt = 1
     else:
-        step.join, step.join_count, step.kids_left, step.kids_done = "", 0, 0, 0
+        step.state, step.join, step.join_count, step.kids_left, step.kids_done = None, "", 0, 0, 0
     step.move(StepStatus.WAITING)
 
 

@@ -1,6 +1,12 @@
 """How steps and runs end: cancelled, stopped, compensated in reverse, and finished."""
 
-from gpuplane.core.lifecycle.runs import RunCondition, RunStatus, StepCondition, StepStatus
+from gpuplane.core.lifecycle.runs import (
+    SATISFIED,
+    RunCondition,
+    RunStatus,
+    StepCondition,
+    StepStatus,
+)
 from gpuplane.core.runs.boards import Board, Step, Told, new_step
 from gpuplane.core.runs.plans import StepPlan
 
@@ -20,7 +26,9 @@ def end_step(board: Board, step: Step, status: StepStatus, now: int) -> None:
     board.touch(step).move(status)
     step.condition, step.limited_by, step.ended_at = StepCondition.NONE, "", now
     step.due_at, step.held_at, step.expires_at, step.owner = None, None, None, None
-    step.wait_key, step.wait_until, step.event, step.state = None, None, None, None
+    step.wait_key, step.wait_until, step.event = None, None, None
+    if status in SATISFIED:  # one that is run again may go on with its children
+        step.state = None
     board.run.left -= 1
     if step.run_slot:
         step.run_slot = False
@@ -44,7 +52,7 @@ def cancel_step(board: Board, step: Step, word: str, message: str, now: int) -> 
     if step.is_over or step.stopping:
         return
     board.touch(step)
-    if step.join and board.is_whole:
+    if step.join:
         for child in board.children_of(step.seq):
             cancel_step(board, child, word, message, now)
     if step.status is StepStatus.RUNNING:
@@ -86,9 +94,10 @@ def stop_run(
     run.verdict, run.undoes, run.error, run.message = verdict, undoes, word, message
     run.condition, run.expires_at = RunCondition.STOPPING, None
     reason = "RunFailed" if verdict == "failed" else "RunCancelled"
-    for step in list(board.whole()):
+    for step in board.whole():
         if step.parent == 0:
             cancel_step(board, step, reason, message, now)
+    finish_if_over(board, now)
 
 
 def finish_if_over(board: Board, now: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from gpuplane.core.lifecycle.runs import RunCondition, StepStatus
-from gpuplane.core.runs.advancing import apply_reply, needs_whole
+from gpuplane.core.runs.advancing import apply_reply
 from gpuplane.core.runs.boards import Board, Reply, Run, Step, earliest, step_id
 from gpuplane.core.runs.claiming import expire_run
 from gpuplane.core.runs.plans import Awaiting, OnFailure, Sleeping
@@ -16,7 +16,7 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.runs.repository import boards as repository
 from gpuplane.domains.runs.repository import claims
 from gpuplane.domains.runs.rules import Claimed
-from gpuplane.domains.runs.service.choosing import Choice, choose
+from gpuplane.domains.runs.service.choosing import Choice, board_on, choose
 from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RunPolicy
 from gpuplane.domains.runs.service.settling import settle
 from gpuplane.domains.runs.service.telling import announce
@@ -125,29 +125,16 @@ def _load_answered(
     loaded = {step.id: step for step in rows}
     held = [reply for reply in turn.replies if _holds(loaded, reply, turn.owner)]
     result.stale = len(turn.replies) - len(held)
-    boards: dict[UUID, Board] = {}
-    by_run: dict[UUID, list[tuple[Step, Reply]]] = {}
-    for reply in held:
-        step = loaded[reply.step_id]
-        board = boards.get(reply.run_id)
-        if board is None:
-            board = boards[reply.run_id] = Board(runs[reply.run_id], {}, policy.rules)
-        by_run.setdefault(reply.run_id, []).append((step, reply))
+    boards = {
+        run_id: board_on(session, runs[run_id], policy)
+        for run_id in dict.fromkeys(reply.run_id for reply in held)
+    }
     for step in rows:
         if step.run_id in boards:
             boards[step.run_id].steps[step.seq] = step
-    for run_id, pairs in by_run.items():
-        board = boards[run_id]
-        if any(needs_whole(board.run.condition, *_with_parent(board, *pair)) for pair in pairs):
-            board.steps = repository.load_all_steps(session, run_id)
-            board.is_whole = True
-        for step, reply in pairs:
-            apply_reply(board, board.steps[step.seq], reply, turn.now)
+    for reply in held:
+        apply_reply(boards[reply.run_id], loaded[reply.step_id], reply, turn.now)
     return boards
-
-
-def _with_parent(board: Board, step: Step, reply: Reply) -> tuple[Step, Step | None, Reply]:
-    return step, board.steps.get(step.parent), reply
 
 
 def _holds(loaded: dict[UUID, Step], reply: Reply, owner: str) -> bool:
@@ -178,24 +165,14 @@ def _expire(
     late = claims.list_expired(session, turn.now, EXPIRED_BATCH)
     free = repository.lock_free_runs(session, [each for each in late if each not in boards])
     for run in free.values():
-        boards[run.id] = Board(run, {}, policy.rules)
+        boards[run.id] = board_on(session, run, policy)
     for run_id in late:
         board = boards.get(run_id)
         if board is None or not _is_late(board.run, turn.now):
             continue
-        if not board.is_whole:
-            _complete_board(session, board)
         expire_run(board, turn.now, undoes=board.run.on_failure is OnFailure.ROLLBACK)
 
 
 def _is_late(run: Run, now: int) -> bool:
     stopping = run.condition in (RunCondition.STOPPING, RunCondition.ROLLING_BACK)
     return run.expires_at is not None and run.expires_at <= now and not (run.is_over or stopping)
-
-
-def _complete_board(session: WriteSession, board: Board) -> None:
-    """Load what a board lacks; what it has was changed already."""
-    everything = repository.load_all_steps(session, board.run.id)
-    for seq, step in everything.items():
-        board.steps.setdefault(seq, step)
-    board.is_whole = True

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from gpuplane.core.lifecycle.runs import StepCondition, StepStatus
-from gpuplane.core.runs.boards import Board, Step, earliest, step_id
+from gpuplane.core.runs.boards import Board, Run, Step, earliest, step_id
 from gpuplane.core.runs.claiming import (
     BY_KEY,
     BY_PARENT,
@@ -108,6 +109,11 @@ class _Taking:
         return ""
 
 
+def board_on(session: WriteSession, run: Run, policy: RunPolicy) -> Board:
+    """Return the working copy of a locked run without steps; it loads them when it needs all."""
+    return Board(run, {}, policy.rules, partial(repository.load_all_steps, session, run.id))
+
+
 def choose(
     session: WriteSession, boards: dict[UUID, Board], choice: Choice, policy: RunPolicy
 ) -> list[Claimed]:
@@ -174,7 +180,7 @@ def _take_due(taking: _Taking) -> None:
     due = [each for each in due if each[0] not in on_boards]
     wanted = [run_id for _, run_id in due if run_id not in taking.boards]
     for run in repository.lock_free_runs(taking.session, wanted).values():
-        taking.boards[run.id] = Board(run, {}, taking.policy.rules)
+        taking.boards[run.id] = board_on(taking.session, run, taking.policy)
     rows = repository.load_steps(
         taking.session, [step for step, run_id in due if run_id in taking.boards]
     )

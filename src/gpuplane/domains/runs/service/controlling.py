@@ -17,7 +17,7 @@ from gpuplane.core.runs.reviving import (
     revive,
     taken_over,
 )
-from gpuplane.core.runs.stopping import finish_if_over, stop_run
+from gpuplane.core.runs.stopping import stop_run
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.runs.errors import RunInTheWay, RunNotFound, StepNotFound
 from gpuplane.domains.runs.repository import boards as repository
@@ -56,7 +56,6 @@ def cancel_run(
     run = board.run
     if not run.is_over and run.condition not in STANDING:
         stop_run(board, "cancelled", "Cancelled", f"{actor} cancelled it.", now)
-        finish_if_over(board, now)
         _store(session, board, now, actor)
         claims.release_held(session, run_id, step_id(run_id, 0), step_id(run_id, MAX_SEQ))
     return _view(session, run_id)

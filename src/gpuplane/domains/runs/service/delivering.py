@@ -79,4 +79,4 @@ def board_of(session: WriteSession, run_id: UUID, policy: RunPolicy) -> Board | 
     run = repository.lock_runs(session, [run_id]).get(run_id)
     if run is None:
         return None
-    return Board(run, repository.load_all_steps(session, run_id), policy.rules, is_whole=True)
+    return Board(run, repository.load_all_steps(session, run_id), policy.rules)

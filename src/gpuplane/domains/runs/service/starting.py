@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuplane.core.lifecycle.runs import RunCondition, RunStatus
-from gpuplane.core.runs.boards import Board, Run, Step, link_steps, new_step
+from gpuplane.core.runs.boards import Run, Step, link_steps, new_step
 from gpuplane.core.runs.checking import PlanFault, find_plan_faults
 from gpuplane.core.runs.plans import Limit, RunPlan
 from gpuplane.db.sessions import WriteSession
@@ -161,9 +161,3 @@ def view_of(run: Run, plan: RunPlan, forked_from: UUID | None = None) -> RunView
         traceparent=plan.traceparent,
         forked_from=forked_from,
     )
-
-
-def whole_board(session: WriteSession, run: Run, policy: RunPolicy) -> Board:
-    """Return the working copy of a locked run with every step."""
-    steps = repository.load_all_steps(session, run.id)
-    return Board(run, steps, policy.rules, is_whole=True)

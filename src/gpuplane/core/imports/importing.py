@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gpuplane.core.imports.argo.spec import is_argo
+from gpuplane.core.imports.argo.translating import translate as translate_argo
 from gpuplane.core.imports.kfp.spec import is_kubeflow
 from gpuplane.core.imports.kfp.translating import translate as translate_kubeflow
 from gpuplane.core.imports.results import (
@@ -17,19 +19,22 @@ MAX_DEPTH = 100
 
 
 def import_documents(
-    documents: Sequence[Any], containers: Containers = Containers.DOCKER
+    documents: Sequence[Any],
+    containers: Containers = Containers.DOCKER,
+    others: Sequence[Any] = (),
 ) -> ImportResult:
     """Return what the documents of one file come to; never raises for what they hold.
 
     Args:
         documents: JSON values, as `kit.yaml_texts.load_documents` returns them.
         containers: How containers become jobs.
+        others: Documents of further files, which the first may refer to.
     """
     table = Table()
     if not documents:
         table.refused("the file", "content", "There is no document in it.")
         return table.result(SourceKind.UNKNOWN, None)
-    if any(_is_too_deep(each) for each in documents):
+    if any(_is_too_deep(each) for each in (*documents, *others)):
         table.refused("the file", "content", f"It is nested more than {MAX_DEPTH} deep.")
         return table.result(SourceKind.UNKNOWN, None)
     kind = SourceKind.UNKNOWN
@@ -38,6 +43,9 @@ def import_documents(
         if is_kubeflow(documents[0]):
             kind = SourceKind.KUBEFLOW
             document = translate_kubeflow(documents, containers, table)
+        elif is_argo(documents):
+            kind = SourceKind.ARGO
+            document = translate_argo(documents, others, containers, table)
         else:
             table.refused("the file", "kind", "This is neither compiled by Kubeflow Pipelines nor "
                                               "a manifest of Argo Workflows.")  # fmt: skip

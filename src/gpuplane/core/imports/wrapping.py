@@ -42,19 +42,32 @@ class Output:
     path: str = ""
     default: str | None = None
     about: Mapping[str, str] | None = None
+    source: str = ""
+    """Where the command left an artifact that is copied to its path; empty if it is there."""
 
 
-def wrapped(command: Sequence[object], outputs: Mapping[str, Output]) -> list[object]:
-    """Return a command that runs another and tells its outputs; the other itself without any."""
+def wrapped(
+    command: Sequence[object], outputs: Mapping[str, Output], before: Sequence[str] = ()
+) -> list[object]:
+    """Return a command that runs another and tells its outputs; the other itself without any.
+
+    Args:
+        command: The words of the other, expressions among them.
+        outputs: What it leaves, by name.
+        before: Lines of sh that come before it.
+    """
     uses_task = any(isinstance(each, str) and TASK in each for each in command)
-    if not outputs and not uses_task:
+    if not outputs and not uses_task and not before:
         return list(command)
     keeps = any(each.kind == STDOUT for each in outputs.values())
     folders = sorted({_folder(each.path) for each in outputs.values() if each.path} - {""})
     lines = [_HEAD]
     if folders:
         lines.append(f"mkdir -p {' '.join(_word(each) for each in folders)}\n")
+    lines.extend(before)
     lines.append(_RUN_KEEPING if keeps else _RUN)
+    lines.extend(copied(each.source, each.path, is_optional=each.default is not None)
+                 for each in outputs.values() if each.source)  # fmt: skip
     if outputs:
         lines.append(_ESCAPE.lstrip("\n"))
         lines.append("{ printf '{'\n")
@@ -81,6 +94,21 @@ def _told(name: str, output: Output, *, is_first: bool) -> str:
         return start + show + "\n"
     other = output.default if output.kind == RAW else _json(output.default)
     return start + f"if [ -e {path} ]; then {show}; else printf '%s' {_quoted(other)}; fi\n"
+
+
+def copied(source: str, target: str, *, is_optional: bool = False) -> str:
+    """Return the line of sh that copies a file or folder; `$NAME` as a source is a variable."""
+    name = f'"{source}"' if source.startswith("$") else _word(source)
+    line = f"mkdir -p {_word(_folder(target) or '.')} && cp -r {name} {_word(target)}"
+    return (
+        f"if [ -e {name} ]; then {line}; fi || exit 1\n" if is_optional else f"{line} || exit 1\n"
+    )
+
+
+def stored(variable: str, target: str) -> str:
+    """Return the line of sh that writes the value of an environment variable into a file."""
+    folder = _word(_folder(target) or ".")
+    return f"mkdir -p {folder} && printf '%s' \"${variable}\" > {_word(target)}\n"
 
 
 def _folder(path: str) -> str:

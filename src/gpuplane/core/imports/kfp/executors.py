@@ -1,4 +1,4 @@
-"""Makes the step of an executor: a FUNCTION where that works, else a JOB; importers as TRANSFORM."""
+"""Makes the step of an executor: FUNCTION where that works, else JOB; TRANSFORM for importers."""
 
 import json
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Lays graphs of tasks out as steps: nested graphs become steps of the same list, loops LOOP.
 
 A nested graph that only groups (a condition, a pipeline in a pipeline) leaves no trace but the ids
-of its steps and their conditions. Tasks that run however others ended come after a PARALLEL that holds
-those others and never fails, and before a step that fails if they did.
+of its steps and their conditions. Tasks that run however others ended come after a PARALLEL that
+holds those others and never fails, and before a step that fails if they did.
 """
 
 import json

@@ -9,6 +9,7 @@ import click
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
+from gpuplane.cli.commands.pipeline_import import import_pipeline
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.following import LogWriter, follow_log
 from gpuplane.cli.lazy import NearestGroup
@@ -27,6 +28,9 @@ KIND = "Pipeline"
 @click.group(cls=NearestGroup)
 def pipelines() -> None:
     """Pipelines and their runs. PIPELINE is a name or an id, RUN an id or the end of one."""
+
+
+pipelines.add_command(import_pipeline)
 
 
 def read_file(path: str) -> list[dict[str, Any]]:

@@ -37,6 +37,9 @@ def import_documents(
     if any(_is_too_deep(each) for each in (*documents, *others)):
         table.refused("the file", "content", f"It is nested more than {MAX_DEPTH} deep.")
         return table.result(SourceKind.UNKNOWN, None)
+    if any(_has_nul(each) for each in (*documents, *others)):
+        table.refused("the file", "content", "A text in it holds the character NUL.")
+        return table.result(SourceKind.UNKNOWN, None)
     kind = SourceKind.UNKNOWN
     document = None
     try:
@@ -62,4 +65,19 @@ def _is_too_deep(value: Any) -> bool:
             return True
         level = [part for each in level if isinstance(each, dict | list)
                  for part in (each.values() if isinstance(each, dict) else each)]  # fmt: skip
+    return False
+
+
+def _has_nul(value: Any) -> bool:
+    """Return whether any text holds NUL, which marks steps while a pipeline is made."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            if "\0" in each:
+                return True
+        elif isinstance(each, dict):
+            left += [*each, *each.values()]
+        elif isinstance(each, list):
+            left += each
     return False

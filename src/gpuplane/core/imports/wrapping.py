@@ -8,6 +8,8 @@ awk, which nearly every image has; one without them cannot be mapped so.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuplane.core.imports.values import plain
+
 TASK = "@TASK@"
 """In arguments: replaced by the id of the job, for paths that nobody else writes to."""
 RAW, TEXT, STDOUT, ARTIFACT = "raw", "text", "stdout", "artifact"
@@ -74,7 +76,7 @@ def wrapped(
         for at, (name, output) in enumerate(outputs.items()):
             lines.append(_told(name, output, is_first=at == 0))
         lines.append("printf '}'; } > \"$GPUPLANE_OUTPUTS\"\n")
-    return ["sh", "-c", "".join(lines), "sh", *command]
+    return ["sh", "-c", plain("".join(lines)), "sh", *command]
 
 
 def _told(name: str, output: Output, *, is_first: bool) -> str:

@@ -18,9 +18,10 @@ _CALL = frozenset({"name", "template", "templateRef", "inline", "arguments", "wh
                    "withParam", "withSequence", "continueOn", "hooks", "onExit", "depends",
                    "dependencies", "\0tolerated"})  # fmt: skip
 _TEMPLATE = frozenset({"name", "inputs", "outputs", "container", "script", "http", "suspend",
-                       "steps", "dag", "retryStrategy", "activeDeadlineSeconds", "timeout", "memoize",
-                       "synchronization", "nodeSelector", "tolerations", "volumes", "containerSet",
-                       "initContainers", "daemon"})  # fmt: skip
+                       "steps", "dag", "retryStrategy", "activeDeadlineSeconds", "timeout",
+                       "memoize",
+                       "synchronization", "nodeSelector", "tolerations", "volumes",
+                       "containerSet", "initContainers", "daemon"})  # fmt: skip
 _SOURCES = ("s3", "gcs", "azure", "oss", "hdfs", "http", "git", "artifactory", "plugin")
 
 

@@ -1,7 +1,7 @@
 """Lays templates out as steps: `steps` and `dag` become steps of one list, loops become LOOP.
 
-A call whose failure others look at (`continueOn`, an exit hook, `depends` on a failure) is put into
-a PARALLEL that never fails, so that what comes after it runs; where Argo would fail the workflow all
+A call whose failure others look at (`continueOn`, an exit hook, `depends` on a failure) is put
+into a PARALLEL that never fails, so that what comes after it runs; where Argo would fail the workflow all
 the same, a step after that does.
 """
 
@@ -298,11 +298,11 @@ class Flows:
                                  where)  # fmt: skip
         if "\0sequence" in template:
             return self._lay_unfolded(
-                template, own, replace(spot, prefix=f"{spot.prefix}{name}-"), where
+                template, name, own, replace(spot, prefix=f"{spot.prefix}{name}-"), where
             )
         step_id = self._new_id(f"{spot.prefix}{name}")
         leaf = self._leaves.make(
-            template, Use(step_id, where, replace(own, step=step_id), artifacts)
+            template, Use(step_id, name, where, replace(own, step=step_id), artifacts)
         )  # fmt: skip
         step: dict[str, Any] = {"id": step_id, "name": name[:200], **leaf.fields}
         add_policies(template, step, own, where, self._table)
@@ -332,7 +332,7 @@ class Flows:
         return found, ids
 
     def _lay_unfolded(
-        self, template: Mapping[str, Any], frame: Frame, spot: Spot, place: str
+        self, template: Mapping[str, Any], call: str, frame: Frame, spot: Spot, place: str
     ) -> Done:
         """Lay out the containers of one pod as a step each, in their order."""
         done: dict[str, Done] = {}
@@ -340,7 +340,8 @@ class Flows:
             needs = (*spot.needs, *(each for one in after for each in done[one].ids))
             step_id = self._new_id(f"{spot.prefix}{name}")
             leaf = self._leaves.make(
-                part, Use(step_id, place, replace(frame, step=step_id), frame.artifacts)
+                part, Use(step_id, call if name == "main" else name, place,
+                          replace(frame, step=step_id), frame.artifacts)
             )  # fmt: skip
             step: dict[str, Any] = {"id": step_id, "name": name[:200], **leaf.fields}
             add_policies(template, step, frame, place, self._table)

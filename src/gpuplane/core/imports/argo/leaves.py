@@ -79,9 +79,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a template: its step, and what its inputs come to."""
+    """One use of a template: its step, the call's name, and what its inputs come to."""
 
     step: str
+    name: str
     place: str
     lookup: Lookup
     artifacts: Mapping[str, Value]
@@ -91,11 +92,11 @@ class Leaves:
     """Makes steps of the templates of one workflow."""
 
     def __init__(
-        self, pods: Pods, containers: Containers, table: Table, *, keeps_results: bool
+        self, pods: Pods, containers: Containers, table: Table, read: frozenset[str]
     ) -> None:
-        """Take what pods of the workflow share, and whether anybody reads a `result`."""
+        """Take what pods of the workflow share, and the calls whose `result` is read."""
         self._pods, self._containers, self._table = pods, containers, table
-        self._keeps_results = keeps_results
+        self._read = read
         self._root = "artifacts" if containers is Containers.PROCESS else "/artifacts"
 
     def make(self, template: Mapping[str, Any], use: Use) -> Leaf:
@@ -325,7 +326,7 @@ class Leaves:
             self._output_artifact(
                 mapping(raw, f"{place}[{at}]"), f"{place}[{at}]", use, leaf, found
             )
-        if self._keeps_results and RESULT not in found:
+        if use.name in self._read and RESULT not in found:
             found[RESULT] = Output(STDOUT)
             leaf.result = output_of(use.step, RESULT)
         return found
@@ -406,9 +407,10 @@ class Leaves:
                     "A step after it that fails if the body lacks the text.",
                 )
             elif found is None:
-                self._table.refused(f"{place}.successCondition", "successCondition",
-                                    "Only response.statusCode == N and response.body contains T are "
-                                    "understood.")  # fmt: skip
+                self._table.refused(
+                    f"{place}.successCondition", "successCondition",
+                    "Only response.statusCode == N and response.body contains T are understood.",
+                )  # fmt: skip
             else:
                 config["success_codes"] = [int(found[1])]
                 self._table.mapped(f"{place}.successCondition", "successCondition",

@@ -82,9 +82,9 @@ def read_source(documents: Sequence[Any], library: Library, table: Table) -> Sou
     for at, raw in enumerate(documents):
         place = "" if len(documents) == 1 else f"document {at + 1}: "
         each = mapping(raw, f"{place}the document")
-        kind = each.get("kind")
+        kind = str(each.get("kind"))
         if kind in OTHERS:
-            table.refused(f"{place}kind", str(kind), OTHERS[str(kind)])
+            table.refused(f"{place}kind", kind, OTHERS[kind])
             continue
         if kind not in KINDS:
             continue
@@ -96,7 +96,7 @@ def read_source(documents: Sequence[Any], library: Library, table: Table) -> Sou
         if kind == "CronWorkflow":
             cron, where = spec, f"{place}spec.workflowSpec"
             spec = mapping(spec.get("workflowSpec"), where)
-        found.append(Source(str(kind), scalar(name, "metadata.name"), where, spec, cron, metadata))
+        found.append(Source(kind, scalar(name, "metadata.name"), where, spec, cron, metadata))
     if not found:
         raise Malformed("kind", "There is no workflow in it.")
     running = [each for each in found if _entrypoint(each.spec, library)]

@@ -1,7 +1,7 @@
 """Turns an Argo manifest into a pipeline document."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuplane.core.imports.argo.calls import Calls
@@ -16,6 +16,7 @@ from gpuplane.core.imports.argo.spec import (
     merged,
     read_library,
     read_source,
+    templates_of,
 )
 from gpuplane.core.imports.naming import name_of, word_of
 from gpuplane.core.imports.reading import find_seconds, mapping, scalar, sequence, whole
@@ -33,6 +34,9 @@ from gpuplane.core.imports.values import (
 )
 
 _AT_START = re.compile(r"\s*workflow\.status\s*==\s*['\"](Running|Pending)['\"]\s*")
+_RESULT = re.compile(
+    r"(?:steps|tasks)(?:\.([\w-]+)|\[\s*['\"]([^'\"]+)['\"]\s*\])\.outputs\.result"
+)
 _WORKFLOW = frozenset({"entrypoint", "templates", "arguments", "onExit", "hooks", "volumes",
                        "volumeClaimTemplates", "nodeSelector", "tolerations", "parallelism",
                        "activeDeadlineSeconds", "synchronization", "retryStrategy",
@@ -74,7 +78,7 @@ def translate(
         name_of(source.name), given, _texts(source.metadata.get("labels")),
         _texts(source.metadata.get("annotations")),
     )  # fmt: skip
-    leaves = Leaves(pods, containers, table, keeps_results=_asks_for_results(documents, others))
+    leaves = Leaves(pods, containers, table, _calls_read([*documents, *others]))
     calls = Calls(spec, source.place, library, workflow, pods, table)
     flows = Flows(workflow, calls, leaves, table)
     steps: list[dict[str, Any]] = []
@@ -121,7 +125,10 @@ def _lay(
     place = f"{source.place}.entrypoint"
     entry = spec.get("entrypoint")
     if not entry:
-        entry = mapping(sequence(spec.get("templates"), place)[0], place).get("name")
+        known = list(templates_of(spec, source.place))
+        if len(known) != 1:
+            raise Malformed(place, "It has several templates and no entrypoint.")
+        entry = known[0]
     own = mapping(spec.get("arguments"), f"{source.place}.arguments")
     own = _with_missing(own, entry, calls, workflow, document, table)
     call = {"name": "main", "template": entry, "arguments": own}
@@ -295,24 +302,28 @@ def _texts(value: Any) -> dict[str, str]:
     return {str(key): str(each) for key, each in value.items() if isinstance(each, str | int)}
 
 
-def _asks_for_results(documents: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether any text names what a step printed; otherwise nobody has to keep it."""
-    return _names([*documents, *others], "outputs.result")
+def _calls_read(values: Sequence[Any]) -> frozenset[str]:
+    """Return the calls whose printed result some text names; nobody keeps that of others."""
+    return frozenset(
+        one or two for text in _texts_in(values) for one, two in _RESULT.findall(text)
+    )  # fmt: skip
 
 
 def _names(values: Sequence[Any], name: str) -> bool:
     """Return whether any text among values holds a name."""
-    level: list[Any] = list(values)
-    while level:
-        each = level.pop()
+    return any(name in each for each in _texts_in(values))
+
+
+def _texts_in(values: Sequence[Any]) -> Iterator[str]:
+    left: list[Any] = list(values)
+    while left:
+        each = left.pop()
         if isinstance(each, str):
-            if name in each:
-                return True
+            yield each
         elif isinstance(each, dict):
-            level += each.values()
+            left += each.values()
         elif isinstance(each, list):
-            level += each
-    return False
+            left += each
 
 
 def _is_outside(value: Value, steps: Sequence[Mapping[str, Any]]) -> bool:

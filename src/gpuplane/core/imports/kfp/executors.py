@@ -189,6 +189,9 @@ class Executors:
             {each: f"{self.root}/{TASK}/{each}" for each in component.artifacts}, WORKSPACE_PATH,
         )  # fmt: skip
         command = self._words(container, names, f"{place}.container")
+        if PICKED in command and light is None:
+            self._table.refused(f"{place}.container", "executor input",
+                                "Only components written in Python are given their whole input.")  # fmt: skip
         if light is not None:
             command = self._run_lightweight(command, component, site)
             how = f"A JOB in its image, for {self.needs_job(component) or 'it shares files'}."
@@ -206,7 +209,8 @@ class Executors:
             mount = {"name": WORKSPACE_VOLUME, "path": WORKSPACE_PATH}
             spec["mounts"] = [*spec.get("mounts", []), mount]
         config: dict[str, Any] = {"job_type": "batch", "max_retries": 0, "spec": spec}
-        self._place(config, container, light, place)
+        image = names.resolved(str(container["image"]), f"{place}.container.image")
+        self._place(config, image, light, place)
         env = {}
         for at, each in enumerate(sequence(container.get("env"), f"{place}.container.env")):
             one = mapping(each, f"{place}.container.env[{at}]")
@@ -230,7 +234,7 @@ class Executors:
     def _place(
         self,
         config: dict[str, Any],
-        container: Mapping[str, Any],
+        image: Value,
         light: Lightweight | None,
         place: str,
     ) -> None:
@@ -238,7 +242,7 @@ class Executors:
         where = f"{place}.container.image"
         if self._containers is Containers.DOCKER:
             config["deployment_type"] = "docker"
-            config["spec"]["image"] = container["image"]
+            config["spec"]["image"] = written(image)
             self._table.mapped(where, "image", "A container, on clusters that run containers.")
             return
         config["deployment_type"] = "process"

@@ -158,10 +158,26 @@ def root_parameters(component: Component) -> dict[str, Any]:
         one: dict[str, Any] = {"type": TYPES[each.kind]}
         if each.has_default:
             known = converted(Const(each.default), each.kind)
-            one["default"] = plain(known.value) if isinstance(known, Const) else None
+            if not isinstance(known, Const) or not _fits(known.value, each.kind):
+                raise Malformed(f"root.inputDefinitions.parameters.{name}.defaultValue",
+                                f"{shown(each.default)} is no {each.kind}.")  # fmt: skip
+            one["default"] = plain(known.value)
         elif not each.is_optional:
             one["required"] = True
         if each.description:
             one["description"] = plain(each.description)
         found[name] = one
     return found
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Return whether a default is of its parameter's type; null is of any."""
+    wanted: dict[str, tuple[type, ...]] = {
+        "STRING": (str,), "NUMBER_INTEGER": (int,), "NUMBER_DOUBLE": (int, float),
+        "BOOLEAN": (bool,), "LIST": (list,),
+    }  # fmt: skip
+    if value is None:
+        return True
+    if isinstance(value, bool) and kind != "BOOLEAN":
+        return False
+    return isinstance(value, wanted.get(kind, (dict,)))

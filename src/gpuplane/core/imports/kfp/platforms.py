@@ -6,7 +6,7 @@ from typing import Any
 from gpuplane.core.imports.naming import name_of
 from gpuplane.core.imports.reading import mapping, sequence, shown, text
 from gpuplane.core.imports.results import Malformed, Table
-from gpuplane.core.imports.values import Const, Value, written
+from gpuplane.core.imports.values import Const, Value, plain, written
 
 LEFT_OUT = {
     "imagePullSecret": "The cluster holds the credentials of registries.",
@@ -125,7 +125,7 @@ def _add_mount(
         value = Const(name_of(each["constant"]))
     path = text(each.get("mountPath"), f"{place}.mountPath")
     mounts = config["spec"].setdefault("mounts", [])
-    mounts.append({"name": written(value), "path": path})
+    mounts.append({"name": written(value), "path": plain(path)})
     table.mapped(place, "pvcMount", "spec.mounts: a volume of the claim's name")
 
 

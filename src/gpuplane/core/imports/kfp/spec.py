@@ -151,9 +151,9 @@ def _named(found: Mapping[str, Any], key: str, place: str) -> list[tuple[str, Ma
 
 def _kind(found: Mapping[str, Any], place: str) -> str:
     kind = found.get("parameterType", "STRING")
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         raise Malformed(f"{place}.parameterType", f"There is no parameter type {shown(kind)}.")
-    return str(kind)
+    return kind
 
 
 def _schema(found: Mapping[str, Any], place: str) -> str:

@@ -1,4 +1,4 @@
-"""Steps that wait: for events, for time, for handlers; and what is told to those that are stopped."""
+"""Steps that wait: for events, for time, for handlers; and how those are told that are stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_everybody_who_awaits_an_event_gets_it(world: World, stage: Stage)
     for run in (first, second):
         for key in "abc":
             await world.until_step(run.id, key, "AwaitingEvent")
-    assert await world.do(runs.deliver, "job:1", None or {"ok": True}) == 6
+    assert await world.do(runs.deliver, "job:1", {"ok": True}) == 6
     for run in (first, second):
         assert (await world.until(run.id, "completed")).completed == 3
 

@@ -140,6 +140,8 @@ async def running_world(url: str, clock: Clock | None = None) -> AsyncIterator[W
     world = World(database, Handlers(), clock or SystemClock())
     try:
         yield world
+        await world.stop_work()
+        assert database.read_now(runs.check) == []
     finally:
         await world.stop_work()
         database.close()

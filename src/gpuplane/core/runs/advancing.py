@@ -24,6 +24,7 @@ from gpuplane.core.runs.stopping import (
     end_step,
     finish_if_over,
     get_ready,
+    go_on_without_children,
     stop_run,
 )
 
@@ -44,6 +45,8 @@ def apply_reply(board: Board, step: Step, reply: Reply, now: int) -> None:
     answer = reply.answer
     if step.stopping:
         _apply_stopped(board, step, answer, now)
+        return
+    if step.kids_left and not _is_rid_of_children(board, step, now):
         return
     if isinstance(answer, Completed) and _is_too_much(board, reply):
         answer = Failed(
@@ -68,6 +71,19 @@ def apply_reply(board: Board, step: Step, reply: Reply, now: int) -> None:
         board.waits.append(step)
     else:
         _expand(board, step, answer, reply, now)
+
+
+def _is_rid_of_children(board: Board, step: Step, now: int) -> bool:
+    """Cancel what an attempt that took too long expanded into; it ends once all of that has.
+
+    Until then it waits, and is found too late again afterwards.
+    """
+    _cancel_children(board, step, f"{step.key} took too long.", now)
+    if step.kids_left == 0:
+        return True
+    step.move(StepStatus.PENDING)
+    step.condition, step.due_at = StepCondition.EXPANDED, None
+    return False
 
 
 def _is_too_much(board: Board, reply: Reply) -> bool:
@@ -178,7 +194,7 @@ def _fail_run_by(board: Board, step: Step, now: int) -> None:
 def _cancel_after(board: Board, step: Step, now: int) -> None:
     """Cancel what can never be run because a step that it needs failed."""
     for seq in sorted(board.after([step.seq])):
-        cancel_step(board, board.steps[seq], "NeedFailed", f"{step.key} failed.", now)
+        cancel_step(board, board.at(seq), "NeedFailed", f"{step.key} failed.", now)
 
 
 def compute_delay(retry: Retry, attempt: int, chance: float, asked_ms: int | None) -> int:
@@ -217,7 +233,7 @@ def close(board: Board, step: Step, now: int) -> None:
     satisfied = step.status in SATISFIED or bool(step.undo_of)
     if satisfied:
         for seq in step.followers:
-            follower = board.steps[seq]
+            follower = board.at(seq)
             if follower.status is not StepStatus.WAITING:
                 continue
             board.touch(follower)
@@ -225,7 +241,7 @@ def close(board: Board, step: Step, now: int) -> None:
             if follower.needs_left == 0:
                 get_ready(board, follower, now)
     if step.parent:
-        _tell_parent(board, board.steps[step.parent], step, now)
+        _tell_parent(board, board.at(step.parent), step, now)
     finish_if_over(board, now)
 
 
@@ -233,22 +249,21 @@ def _tell_parent(board: Board, parent: Step, child: Step, now: int) -> None:
     board.touch(parent)
     parent.kids_left -= 1
     parent.kids_done += child.status is StepStatus.COMPLETED
-    if parent.is_over or parent.stopping:
+    if parent.is_over:
         return
-    if child.status is StepStatus.FAILED:
+    if child.status is StepStatus.FAILED and not parent.stopping:
         rule = child.spec.on_failure or board.run.on_failure
         if rule is OnFailure.CONTINUE or joins(parent) is not Join.ALL:
             _cancel_after(board, child, now)
         else:
             _cancel_children(board, parent, f"{child.key} failed.", now)
     wanted = parent.join_count
-    if joins(parent) is not Join.ALL and parent.kids_left:
+    if joins(parent) is not Join.ALL and parent.kids_left and not parent.stopping:
         if parent.kids_done >= wanted:
             _cancel_children(board, parent, "Enough of its siblings completed.", now)
         elif parent.kids_done + parent.kids_left < wanted:
             _cancel_children(board, parent, "Too few of its siblings can complete.", now)
-    if parent.kids_left == 0 and parent.condition is StepCondition.EXPANDED:
-        get_ready(board, parent, now)
+    go_on_without_children(board, parent, now)
 
 
 def _cancel_children(board: Board, parent: Step, message: str, now: int) -> None:

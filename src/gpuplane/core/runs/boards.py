@@ -264,6 +264,12 @@ class Board:
             for seq, step in rest().items():
                 self.steps.setdefault(seq, step)
 
+    def at(self, seq: int) -> Step:
+        """Return a step by number, loaded if need be."""
+        if seq not in self.steps:
+            self.complete()
+        return self.steps[seq]
+
     def whole(self) -> list[Step]:
         """Return every step of the run in order."""
         self.complete()

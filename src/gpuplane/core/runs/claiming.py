@@ -30,7 +30,7 @@ def find_limit(board: Board, step: Step) -> str:
     if run.max_parallel is not None and not step.run_slot and run.active >= run.max_parallel:
         return BY_RUN
     if step.parent and not step.kin_slot:
-        parent = board.steps[step.parent]
+        parent = board.at(step.parent)
         if parent.kids_parallel is not None and parent.kids_active >= parent.kids_parallel:
             return BY_PARENT
     return ""
@@ -60,7 +60,7 @@ def claim_step(board: Board, step: Step, owner: str, now: int) -> None:
         run.active += 1
         board.run_changed = True
     if step.parent and not step.kin_slot and not step.stopping:
-        parent = board.steps[step.parent]
+        parent = board.at(step.parent)
         if parent.kids_parallel is not None:
             step.kin_slot = True
             board.touch(parent).kids_active += 1

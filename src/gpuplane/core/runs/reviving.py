@@ -29,8 +29,21 @@ def revival_refusal(run: Run) -> str:
 
 
 def failed_steps(board: Board) -> list[int]:
-    """Return what a rerun begins with: everything that failed or was cancelled."""
-    return [step.seq for step in board.whole() if step.status in AGAIN and not step.undo_of]
+    """Return what a rerun begins with: all that failed or was cancelled and is still missed."""
+    return [
+        step.seq
+        for step in board.whole()
+        if step.status in AGAIN and not step.undo_of and not lies_in_satisfied(board, step)
+    ]
+
+
+def lies_in_satisfied(board: Board, step: Step) -> bool:
+    """Return whether a step is part of one that ended well without it."""
+    while step.parent:
+        step = board.steps[step.parent]
+        if step.status in SATISFIED:
+            return True
+    return False
 
 
 def revive(board: Board, roots: Sequence[int], now: int) -> None:

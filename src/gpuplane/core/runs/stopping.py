@@ -36,7 +36,7 @@ def end_step(board: Board, step: Step, status: StepStatus, now: int) -> None:
         board.freed[0] = None
     if step.kin_slot:
         step.kin_slot = False
-        parent = board.touch(board.steps[step.parent])
+        parent = board.touch(board.at(step.parent))
         parent.kids_active -= 1
         board.freed[parent.seq] = None
     if step.key_slot:
@@ -58,21 +58,36 @@ def cancel_step(board: Board, step: Step, word: str, message: str, now: int) -> 
     if step.status is StepStatus.RUNNING:
         board.revoked.append((step.id, step.epoch))
         step.owner = None
-    begun = step.attempt > 0 and step.condition is not StepCondition.BACKING_OFF
     step.error, step.message = word, message
+    if step.kids_left:  # those of its children that are told to stop come first
+        step.stopping = 1
+        step.move(StepStatus.PENDING)
+        step.condition, step.due_at = StepCondition.EXPANDED, None
+        return
+    _end_cancelled(board, step, now)
+
+
+def _end_cancelled(board: Board, step: Step, now: int) -> None:
+    """Cancel a step whose children are over, or have its handler end what it began first."""
+    begun = step.attempt > 0 and step.condition is not StepCondition.BACKING_OFF
     if begun and step.handler in board.rules.on_cancel:
         step.stopping, step.wait_key, step.wait_until, step.event = 1, None, None, None
         get_ready(board, step, now)
         return
     end_step(board, step, StepStatus.CANCELLED, now)
     if step.parent:
-        _close_in_parent(board, board.touch(board.steps[step.parent]), now)
+        parent = board.touch(board.at(step.parent))
+        parent.kids_left -= 1
+        go_on_without_children(board, parent, now)
 
 
-def _close_in_parent(board: Board, parent: Step, now: int) -> None:
-    parent.kids_left -= 1
-    expanded = parent.condition is StepCondition.EXPANDED and not parent.stopping
-    if parent.kids_left == 0 and expanded:
+def go_on_without_children(board: Board, parent: Step, now: int) -> None:
+    """Let a step go on, or end as cancelled, when the last of its children is over."""
+    if parent.kids_left or parent.condition is not StepCondition.EXPANDED:
+        return
+    if parent.stopping:
+        _end_cancelled(board, parent, now)
+    else:
         get_ready(board, parent, now)
 
 
@@ -166,6 +181,6 @@ def _plan_undo(board: Board, now: int) -> bool:
     run.condition = RunCondition.ROLLING_BACK
     run.left += len(done)
     run.step_count += len(done)
-    get_ready(board, board.steps[first], now)
+    get_ready(board, board.at(first), now)
     board.told.append(Told("run.rolling_back", 0, run.error, run.message))
     return True

@@ -10,9 +10,11 @@ from functools import partial
 from uuid import uuid4
 
 from gpuplane.core.runs.boards import Reply, earliest
+from gpuplane.core.runs.plans import Failed
 from gpuplane.db.database import Database
 from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.errors import ProductError
 from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.runs.worker import Workbench
 
@@ -23,6 +25,8 @@ BEATS_A_LEASE = 3
 STORE_BATCH = 256
 """Answers stored by one unit: bounds how long it holds the writer."""
 CLAIM_BATCH = 256
+ENGINE_ERROR = "EngineError"
+"""Fails a step whose answer the engine could not store: a mistake of the engine, told as one."""
 REST_FIRST_S, REST_LAST_S = 0.02, 1.0
 """Pause when something is due that cannot be claimed just now: another worker holds its run."""
 
@@ -71,6 +75,7 @@ class RunsLoop:
         self._looks = True
         self._looked_at = self._rests_until = 0.0
         self._next_at: int | None = None
+        self._alone = 0
         self._pump: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
         self._bench = Workbench(
@@ -155,7 +160,8 @@ class RunsLoop:
         while True:
             await self._wait()
             self._wake.clear()
-            replies = self._bench.replies[:STORE_BATCH]
+            replies = self._bench.replies[: 1 if self._alone else STORE_BATCH]
+            self._alone = max(0, self._alone - len(replies))
             room = max(0, min(CLAIM_BATCH, self._settings.handlers - len(self._bench.at_work)))
             looks = (self._looks or self._is_due()) and room > 0
             if not (replies or looks):
@@ -163,10 +169,13 @@ class RunsLoop:
             self._looks = self._looks and not looks
             try:
                 result = await self._turn(replies, room, looks=looks)
-            except BaseException:
+            except Exception as error:
                 self._looks = True
                 self._wake.set()  # the answers are still there for the next try
-                raise
+                if not replies or isinstance(error, ProductError):
+                    raise
+                self._set_apart(replies, error)
+                continue
             self._next_at = result.next_at if looks else earliest(self._next_at, result.next_at)
             if looks and len(result.claimed) == room:
                 self._looks = True  # there may be more that is due
@@ -174,6 +183,27 @@ class RunsLoop:
             self._rests_until = self._clock.monotonic() + rest_s
             if self._bench.replies or (self._looks and self._has_room()):
                 self._wake.set()
+
+    def _set_apart(self, replies: list[Reply], error: Exception) -> None:
+        """Find the answer that cannot be stored, so that it keeps no other from being stored.
+
+        Answers are tried one by one; one that fails alone fails its step, and if even that cannot
+        be stored it is left: its step stays with this worker until its lease ends.
+        """
+        if len(replies) > 1:
+            self._alone = len(replies)
+            return
+        reply = replies[0]
+        log.error("an answer of step %s cannot be stored", reply.step_id, exc_info=error)
+        rest = self._bench.replies[1:]
+        if isinstance(reply.answer, Failed) and reply.answer.word == ENGINE_ERROR:
+            self._bench.replies[:] = rest
+            return
+        text = f"The answer could not be stored: {type(error).__name__}: {error}"
+        failed = Failed(ENGINE_ERROR, text[:2_000], is_final=True)
+        again = Reply(reply.run_id, reply.step_id, reply.epoch, failed, reply.near)
+        self._bench.replies[:] = [again, *rest]
+        self._alone = 1
 
     def _has_room(self) -> bool:
         return len(self._bench.at_work) < self._settings.handlers

@@ -15,6 +15,7 @@ from gpuplane.domains.runs.rules import (
     run_key,
 )
 from gpuplane.domains.runs.service.advancing import Advance, Turn, advance
+from gpuplane.domains.runs.service.checking import check
 from gpuplane.domains.runs.service.controlling import (
     cancel_run,
     fork_run,
@@ -83,6 +84,7 @@ __all__ = [
     "advance",
     "beat",
     "cancel_run",
+    "check",
     "count_open_runs",
     "count_open_runs_of",
     "decode",

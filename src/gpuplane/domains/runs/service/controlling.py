@@ -12,6 +12,7 @@ from gpuplane.core.runs.plans import OnFailure, RunPlan
 from gpuplane.core.runs.reviving import (
     AGAIN,
     failed_steps,
+    lies_in_satisfied,
     plan_fork,
     revival_refusal,
     revive,
@@ -133,6 +134,10 @@ def retry_step(
         raise RunInTheWay(
             f"The step {step.key} is {step.status}.",
             fix="Only a failed or cancelled step is run again; fork the run to repeat others.",
+        )
+    if lies_in_satisfied(board, step):
+        raise RunInTheWay(
+            "The step that it is part of ended well without it.", fix="Fork the run to repeat it."
         )
     return _revive(session, board, [step.seq], now, actor)
 

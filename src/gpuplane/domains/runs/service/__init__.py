@@ -3,6 +3,7 @@
 Handlers do the work outside every transaction; see `Handlers`. Nothing here calls one.
 """
 
+from gpuplane.domains.runs.errors import EventRefused, PlanRefused, RunInTheWay, RunNotFound
 from gpuplane.domains.runs.repository.boards import decode
 from gpuplane.domains.runs.repository.places import Kept as KeptOutput
 from gpuplane.domains.runs.rules import (
@@ -68,13 +69,17 @@ __all__ = [
     "Advance",
     "Beat",
     "Claimed",
+    "EventRefused",
     "Handler",
     "Handlers",
     "KeptOutput",
+    "PlanRefused",
     "Registered",
     "Run",
     "RunFilter",
     "RunHead",
+    "RunInTheWay",
+    "RunNotFound",
     "RunPolicy",
     "RunView",
     "StepFilter",

@@ -59,6 +59,11 @@ async def test_threads_and_asyncio_work() -> None:
     assert found.result == [1, 3]
 
 
+async def test_its_annotations_are_what_they_would_be_in_a_file_of_its_own() -> None:
+    found = await run("def main(a: int = 1):\n    return main.__annotations__['a'] is int")
+    assert found.result is True
+
+
 ENDS = {
     "raises": ("def main():\n    raise ValueError('boom')", "Raised", "ValueError: boom (line 2)"),
     "is no Python": ("def main(:", "BadSource", "invalid syntax, line 1"),

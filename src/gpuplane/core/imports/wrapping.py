@@ -12,7 +12,7 @@ from gpuplane.core.imports.values import plain
 
 TASK = "@TASK@"
 """In arguments: replaced by the id of the job, for paths that nobody else writes to."""
-RAW, TEXT, STDOUT, ARTIFACT = "raw", "text", "stdout", "artifact"
+RAW, BOOL, TEXT, STDOUT, ARTIFACT = "raw", "bool", "text", "stdout", "artifact"
 
 _ESCAPE = r"""
 j() { printf '"'; tr -d '\000-\010\013\014\016-\037' < "$1" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' \
@@ -33,8 +33,8 @@ class Output:
     """One output of a command.
 
     Args:
-        kind: RAW is JSON in a file, TEXT plain text in a file, STDOUT what was printed, ARTIFACT a
-            path whose content stays where it is.
+        kind: RAW is JSON in a file, BOOL true or false in any case, TEXT plain text in a file,
+            STDOUT what was printed, ARTIFACT a path whose content stays where it is.
         path: The file; for an artifact what other steps are told.
         default: Text that stands in where there is no such file; None if that is an error.
         about: Further fields of an artifact.
@@ -91,10 +91,10 @@ def _told(name: str, output: Output, *, is_first: bool) -> str:
                          (output.about or {}).items())  # fmt: skip
         first = _quoted("{" + about + ("," if about else "") + '"metadata":{},"uri":"')
         return start + f"printf '%s%s\"}}' {first} {path}\n"
-    show = f"cat {path}" if output.kind == RAW else f"j {path}"
+    show = {RAW: f"cat {path}", BOOL: f"tr TF tf < {path}"}.get(output.kind, f"j {path}")
     if output.default is None:
         return start + show + "\n"
-    other = output.default if output.kind == RAW else _json(output.default)
+    other = output.default if output.kind in (RAW, BOOL) else _json(output.default)
     return start + f"if [ -e {path} ]; then {show}; else printf '%s' {_quoted(other)}; fi\n"
 
 

@@ -105,7 +105,7 @@ def _run(source: str, inputs: dict[str, Any]) -> Any:
 
 def _compiled(source: str) -> CodeType:
     try:
-        return compile(source, NAME, "exec")
+        return compile(source, NAME, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         place = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         why = error.msg if isinstance(error, SyntaxError) else str(error)

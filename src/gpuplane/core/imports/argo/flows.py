@@ -1,8 +1,8 @@
 """Lays templates out as steps: `steps` and `dag` become steps of one list, loops become LOOP.
 
 A call whose failure others look at (`continueOn`, an exit hook, `depends` on a failure) is put
-into a PARALLEL that never fails, so that what comes after it runs; where Argo would fail the workflow all
-the same, a step after that does.
+into a PARALLEL that never fails, so that what comes after it runs; where Argo would fail the
+workflow all the same, a step after that does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,6 +85,7 @@ class Flows:
         """Take the workflow."""
         self._workflow, self._calls, self._leaves, self._table = workflow, calls, leaves, table
         self._ids, self._count, self._loops = Ids(), 0, 0
+        self._lists: dict[str, int] = {}  # step → which list it is in
 
     def lay(self, call: Mapping[str, Any], frame: Frame, spot: Spot, place: str) -> Done:
         """Put the steps of a call into the spot's list.
@@ -506,8 +507,9 @@ class Flows:
         return self._ids.new(wanted)
 
     def _append(self, step: dict[str, Any], spot: Spot) -> None:
-        siblings = {each["id"] for each in spot.steps}
-        after = [each for each in dict.fromkeys(spot.needs) if each in siblings]
+        here = id(spot.steps)
+        self._lists[step["id"]] = here
+        after = [each for each in dict.fromkeys(spot.needs) if self._lists.get(each) == here]
         if after:
             step["depends_on"] = after
         if spot.guards:

@@ -25,7 +25,7 @@ from gpuplane.core.imports.reading import (
 )
 from gpuplane.core.imports.results import Containers, Malformed, Table
 from gpuplane.core.imports.values import Const, Expr, Value, cel_of, output_of, plain, written
-from gpuplane.core.imports.wrapping import ARTIFACT, RAW, TASK, TEXT, Output, wrapped
+from gpuplane.core.imports.wrapping import ARTIFACT, BOOL, RAW, TASK, TEXT, Output, wrapped
 
 VOLUME = "pipeline-artifacts"
 WORKSPACE_VOLUME, WORKSPACE_PATH = "pipeline-workspace", "/kfp-workspace"
@@ -190,8 +190,11 @@ class Executors:
         )  # fmt: skip
         command = self._words(container, names, f"{place}.container")
         if PICKED in command and light is None:
-            self._table.refused(f"{place}.container", "executor input",
-                                "Only components written in Python are given their whole input.")  # fmt: skip
+            self._table.refused(
+                f"{place}.container",
+                "executor input",
+                "Only components written in Python are given their whole input.",
+            )
         if light is not None:
             command = self._run_lightweight(command, component, site)
             how = f"A JOB in its image, for {self.needs_job(component) or 'it shares files'}."
@@ -267,7 +270,7 @@ class Executors:
 
     def _outputs(self, component: Component) -> dict[str, Output]:
         found = {
-            name: Output(TEXT if kind == "STRING" else RAW, f"{FILES}/{name}")
+            name: Output({"STRING": TEXT, "BOOLEAN": BOOL}.get(kind, RAW), f"{FILES}/{name}")
             for name, kind in component.parameters.items()
         }
         for name, schema in component.artifacts.items():

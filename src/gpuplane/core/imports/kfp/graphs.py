@@ -90,6 +90,7 @@ class Graphs:
         """Take the whole pipeline."""
         self._spec, self._executors, self._table = spec, executors, table
         self._ids, self._count, self._loops = Ids(), 0, 0
+        self._lists: dict[str, int] = {}  # step → which list it is in
         self._keeps_files = spec.has_workspace or any(
             (each.artifacts or any(one.kind in ("artifact", "artifacts")
                                    for one in each.inputs.values()))
@@ -219,7 +220,8 @@ class Graphs:
 
     def _lay_step(self, task: Task, scope: Scope, done: Mapping[str, Done]) -> Done:
         step_id = self._new_id(f"{scope.prefix}{task.key}")
-        upstream = {f"{key}.{name}": value for key, each in done.items()
+        known = done.items() if self._spec.platform else ()
+        upstream = {f"{key}.{name}": value for key, each in known
                     for name, value in each.outputs.items()}  # fmt: skip
         made = self._executors.make(scope.component, Site(
             step_id, task.key, task.place, scope.parameters, scope.artifacts, upstream,
@@ -372,9 +374,13 @@ class Graphs:
             raise Malformed(place, "Only a task that runs in any case has the status of others.")
         failed = cel_of(found.outputs["failed"])
         job = f"{quoted(self._spec.name + '-')} + run.id"
-        self._table.mapped(place, "taskFinalStatus", "Made of what failed before it.")
+        self._table.mapped(
+            place,
+            "taskFinalStatus",
+            "Made of what failed before it: COMPLETE or FAILED, as the backend says.",
+        )
         return Expr(
-            f'{{ "state": size({failed}) == 0 ? "SUCCEEDED" : "FAILED", '
+            f'{{ "state": size({failed}) == 0 ? "COMPLETE" : "FAILED", '
             f'"pipelineTaskName": {quoted(producer)}, "pipelineJobResourceName": {job}, '
             f'"error": {{ "message": size({failed}) == 0 ? "" : json.encode({failed}) }} }}'
         )
@@ -477,8 +483,9 @@ class Graphs:
     def _append(
         self, scope: Scope, step: dict[str, Any], guards: Sequence[str], needs: Sequence[str]
     ) -> None:
-        siblings = {each["id"] for each in scope.steps}
-        after = [each for each in dict.fromkeys(needs) if each in siblings]
+        here = id(scope.steps)
+        self._lists[step["id"]] = here
+        after = [each for each in dict.fromkeys(needs) if self._lists.get(each) == here]
         if after:
             step["depends_on"] = after
         if guards:

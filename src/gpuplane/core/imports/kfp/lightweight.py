@@ -15,6 +15,8 @@ from gpuplane.core.imports.kfp.shim import BACK, FRONT
 
 _KFP = re.compile(r"^['\"]?(kfp|typing-extensions)\b", re.IGNORECASE)
 _SPECIFIER = re.compile(r"'([^']+)'|\"([^\"]+)\"")
+_OUTSIDE = ("/tmp/", "/mnt/", "/data/", "/home/", "/var/", "/workspace/", "/gcs/", "/s3/",
+            "/minio/")  # fmt: skip
 _KNOWN = frozenset({"kfp", "typing_extensions"})
 
 
@@ -73,6 +75,10 @@ def _needs(source: str, packages: Sequence[str]) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "its source is no Python that can be read here"
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.startswith(_OUTSIDE):
+                return f"it names {node.value[:40]}, and a function has no files but its own"
+            continue
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]
@@ -124,6 +130,8 @@ found = dict(told.get("parameterValues") or {})
 for name, each in given["outputs"].get("parameters", {}).items():
     if name not in found and os.path.exists(each["outputFile"]):
         text = open(each["outputFile"]).read()
+        if each["type"] == "BOOLEAN":
+            text = text.strip().lower()
         found[name] = text if each["type"] == "STRING" else json.loads(text)
 types = {name: each["artifacts"][0]["type"]["schemaTitle"]
          for name, each in given["outputs"].get("artifacts", {}).items()}

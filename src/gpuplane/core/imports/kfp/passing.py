@@ -18,6 +18,7 @@ from gpuplane.core.imports.values import (
     output_of,
     plain,
     quoted,
+    steps_in,
 )
 
 _SELECTOR = re.compile(r"parseJson\(string_value\)((?:\[['\"][^'\"\]]*['\"]\])+)")
@@ -56,6 +57,9 @@ def collected(value: Value, loop: str, own: set[str], number: int) -> Value:
     if isinstance(value, Const):
         return Expr(f"{results}.map({name}, {cel_of(value)})")
     cel = moved(value.cel, lambda step: f"{name}{member(step)}" if step in own else None)
+    inner = sorted(steps_in(value.cel) & own)
+    if len(inner) == 1:  # an iteration in which the step was skipped gives nothing
+        results = f"{results}.filter({name}, {name}{member(inner[0])} != null)"
     return Expr(f"{results}.map({name}, {cel})")
 
 

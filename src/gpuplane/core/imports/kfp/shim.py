@@ -224,14 +224,22 @@ def _sent(artifact, name):
             for each in names:
                 whole = _os.path.join(folder, each)
                 files[_os.path.relpath(whole, path)] = whole
-    told = {"name": artifact.name or name, "type": artifact.schema_title, "uri": artifact.uri,
+    is_here = _os.path.isabs(artifact.uri)
+    uri = _os.path.relpath(artifact.uri) if is_here else artifact.uri
+    told = {"name": artifact.name or name, "type": artifact.schema_title, "uri": uri,
             "metadata": artifact.metadata}
-    if files or _os.path.isabs(artifact.uri):
+    if files or is_here:
         told["files"] = {
             each: _base64.b64encode(open(whole, "rb").read()).decode()
             for each, whole in sorted(files.items())
         }
     return told
+
+
+def _flat(artifacts):
+    """Return the artifacts of loops within loops as one list."""
+    return [one for each in artifacts
+            for one in (_flat(each) if isinstance(each, list) else [each])]
 
 
 def _typed(value, kind):
@@ -253,7 +261,7 @@ def _typed(value, kind):
 def _read(path, kind):
     with open(path) as file:
         text = file.read()
-    return text if kind == "STRING" else _typed(_json.loads(text), kind)
+    return text if kind == "STRING" else _typed(text.strip(), kind)
 
 
 def _returned(name, value, outputs, made):
@@ -294,7 +302,7 @@ def _prepared(inputs):
             arguments[name] = found.path if isinstance(note, _Path) else found
         elif _SPEC["inputs"].get(short) == "artifacts" and inputs.get(short) is not None:
             arguments[name] = [_received(short, each, f"{short}/{at}")
-                               for at, each in enumerate(inputs[short])]
+                               for at, each in enumerate(_flat(inputs[short]))]
         elif getattr(note, "__metadata__", ()) == ("embedded",):
             known = globals()
             arguments[name] = (note.__origin__ if isinstance(note.__origin__, type)

@@ -22,6 +22,8 @@ log = logging.getLogger("gpuplane.runs")
 
 BEATS_A_LEASE = 3
 """A lease is renewed so often in its time, so that a beat or two may be late."""
+COUNT_S = 60.0
+"""How often open runs are counted for `/metrics`: it walks all of them."""
 STORE_BATCH = 256
 """Answers stored by one unit: bounds how long it holds the writer."""
 CLAIM_BATCH = 256
@@ -76,6 +78,7 @@ class RunsLoop:
         self._looked_at = self._rests_until = 0.0
         self._next_at: int | None = None
         self._alone = 0
+        self._counted_at = -COUNT_S
         self._pump: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
         self._bench = Workbench(
@@ -149,8 +152,13 @@ class RunsLoop:
             await self._database.write(
                 "runs.park", partial(runs.park_unknown, now=now, policy=self._policy)
             )
-        for (kind, status), count in (await self._database.read(runs.count_open_runs)).items():
-            self._meters.open_runs.labels(kind, status).set(count)
+        tick = self._clock.monotonic()
+        if tick - self._counted_at >= COUNT_S:
+            self._counted_at = tick
+            counts = await self._database.read(runs.count_open_runs)
+            self._meters.open_runs.clear()
+            for (kind, status), count in counts.items():
+                self._meters.open_runs.labels(kind, status).set(count)
 
     # -- the work ------------------------------------------------------------------------------
 
@@ -164,7 +172,7 @@ class RunsLoop:
             self._alone = max(0, self._alone - len(replies))
             room = max(0, min(CLAIM_BATCH, self._settings.handlers - len(self._bench.at_work)))
             looks = (self._looks or self._is_due()) and room > 0
-            if not (replies or looks):
+            if not replies and not (looks and await self._finds_due()):
                 continue
             self._looks = self._looks and not looks
             try:
@@ -207,6 +215,13 @@ class RunsLoop:
 
     def _has_room(self) -> bool:
         return len(self._bench.at_work) < self._settings.handlers
+
+    async def _finds_due(self) -> bool:
+        """Return whether a turn would find anything: looking does not keep others from writing."""
+        self._looks, self._looked_at = False, self._clock.monotonic()
+        due = await self._database.read(partial(runs.next_look, handlers=self._handlers.names))
+        self._next_at = due
+        return due is not None and due <= self._clock.now_ms()
 
     def _is_due(self) -> bool:
         """Return whether the next step that is known of is due, or it is time to look anyhow."""

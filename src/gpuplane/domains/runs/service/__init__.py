@@ -15,7 +15,7 @@ from gpuplane.domains.runs.rules import (
     StepView,
     run_key,
 )
-from gpuplane.domains.runs.service.advancing import Advance, Turn, advance
+from gpuplane.domains.runs.service.advancing import Advance, Turn, advance, next_look
 from gpuplane.domains.runs.service.checking import check
 from gpuplane.domains.runs.service.controlling import (
     cancel_run,
@@ -52,7 +52,6 @@ from gpuplane.domains.runs.service.working import (
     beat,
     has_unknown,
     list_owned,
-    needs_beat,
     park_unknown,
     register_worker,
     retire_worker,
@@ -110,7 +109,7 @@ __all__ = [
     "load_graph",
     "load_heads",
     "load_outputs",
-    "needs_beat",
+    "next_look",
     "park_unknown",
     "pause_run",
     "policy_for",

@@ -96,14 +96,6 @@ def has_unknown(session: ReadSession, now: int) -> bool:
     return bool(claims.list_unknown(session, known, now, 1))
 
 
-def needs_beat(session: ReadSession, owner: str, now: int) -> bool:
-    """Return whether a dead worker left steps or somebody waits for a place."""
-    workers = claims.list_workers(session)
-    if all(each.owner != owner for each in workers):
-        return True
-    return any(each.expires_at <= now for each in workers)
-
-
 def list_owned(session: ReadSession, owner: str) -> dict[UUID, int]:
     """Return the epoch of every step that a worker runs, to find what was taken from it."""
     return claims.list_owned(session, owner)

@@ -210,7 +210,7 @@ def test_components_within_components_are_bounded() -> None:
         for n in range(15)
     ) + "comp-15: {executorLabel: exec-echo}\n"  # fmt: skip
     found = refusals_of(kubeflow("a: {componentRef: {name: comp-0}}", parts))
-    assert found == {"the pipeline": "It has more than 10000 steps."}
+    assert found == {"the pipeline": "It has more than 5000 steps."}
     itself = "comp-0:\n  dag: {tasks: {x: {componentRef: {name: comp-0}}}}\n"
     assert "contains itself" in "".join(
         refusals_of(kubeflow("a: {componentRef: {name: comp-0}}", itself)).values()

@@ -36,7 +36,7 @@ from gpuplane.core.imports.values import (
     written,
 )
 
-MAX_STEPS = 10_000
+MAX_STEPS = 5_000
 MAX_NESTED = 20
 MAX_CONTAINERS = 6
 VERDICT = """\

@@ -46,7 +46,7 @@ from gpuplane.core.imports.values import (
     written,
 )
 
-MAX_STEPS = 10_000
+MAX_STEPS = 5_000
 MAX_NESTED = 20
 MAX_CONTAINERS = 6
 """How deep LOOP and PARALLEL lie within one another; a pipeline takes no more."""
@@ -91,6 +91,7 @@ class Graphs:
         self._spec, self._executors, self._table = spec, executors, table
         self._ids, self._count, self._loops = Ids(), 0, 0
         self._lists: dict[str, int] = {}  # step → which list it is in
+        self._tasks: dict[str, list[Task]] = {}  # of a component, by its place
         self._keeps_files = spec.has_workspace or any(
             (each.artifacts or any(one.kind in ("artifact", "artifacts")
                                    for one in each.inputs.values()))
@@ -104,7 +105,10 @@ class Graphs:
         Raises:
             Malformed: If it cannot be read, or has too many steps.
         """
-        tasks = read_tasks(scope.component, self._table)
+        key = scope.component.place
+        if key not in self._tasks:
+            self._tasks[key] = read_tasks(scope.component, self._table)
+        tasks = self._tasks[key]
         held = self._held(tasks)
         done: dict[str, Done] = {}
         for task in tasks:

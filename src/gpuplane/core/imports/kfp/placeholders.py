@@ -37,17 +37,7 @@ class Names:
     ) -> None:
         """Name the task's inputs, and the path of each artifact that it makes."""
         self.parameters, self.artifacts, self.outputs = parameters, artifacts, outputs
-        job = joined([Const(f"{pipeline}-"), Expr("run.id")])
-        self._plain: dict[str, Value] = {
-            "pipeline_job_name": job,
-            "pipeline_job_resource_name": job,
-            "pipeline_job_uuid": Expr("run.id"),
-            "pipeline_task_name": Const(task),
-            "pipeline_task_uuid": joined([Expr("run.id"), Const(f"-{task}")]),
-            "pipeline_job_create_time_utc": Expr("run.started_at"),
-            "pipeline_job_schedule_time_utc": Expr("run.started_at"),
-            "workspace_path": Const(workspace),
-        }
+        self._pipeline, self._task, self._workspace = pipeline, task, workspace
 
     def resolved(self, text: str, place: str) -> Value:
         """Return a text with its placeholders replaced; a lone one keeps its type.
@@ -57,6 +47,8 @@ class Names:
         """
         parts: list[Value] = []
         at = 0
+        if "{{$" not in text:
+            return Const(text)
         for found in _PLACEHOLDER.finditer(text):
             parts.append(Const(text[at : found.start()]))
             value = self._value(found[1], found[0], place)
@@ -88,11 +80,27 @@ class Names:
         """Return whether an optional input is given."""
         return name in self.parameters or name in self.artifacts
 
+    def _known(self, name: str) -> Value | None:
+        """Return a placeholder that is the same for a task wherever it stands."""
+        job = joined([Const(f"{self._pipeline}-"), Expr("run.id")])
+        known: dict[str, Value] = {
+            "pipeline_job_name": job,
+            "pipeline_job_resource_name": job,
+            "pipeline_job_uuid": Expr("run.id"),
+            "pipeline_task_name": Const(self._task),
+            "pipeline_task_uuid": joined([Expr("run.id"), Const(f"-{self._task}")]),
+            "pipeline_job_create_time_utc": Expr("run.started_at"),
+            "pipeline_job_schedule_time_utc": Expr("run.started_at"),
+            "workspace_path": Const(self._workspace),
+        }
+        return known.get(name)
+
     def _value(self, name: str | None, whole: str, place: str) -> Value:
         if name is None:
             return Const(whole)  # the executor's input: whoever runs the command puts it in
-        if name in self._plain:
-            return self._plain[name]
+        known = self._known(name)
+        if known is not None:
+            return known
         found = _INPUT.fullmatch(name)
         if found is not None:
             return self._parameter(found[1], _KEY.findall(found[2]), place)

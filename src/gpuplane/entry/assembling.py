@@ -43,7 +43,7 @@ from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
-from gpuplane.entry.pipelines import make_step_tools, words
+from gpuplane.entry.pipelines import make_step_tools
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
@@ -172,7 +172,6 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             parts.leases,
             tools,
             run_policy_of(parts),
-            words(settings.pipelines.folders),
             settings.pipelines.triggers_s,
         ),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),

@@ -64,6 +64,7 @@ def make_step_tools(settings: PipelineSettings, limits: SubmitLimits, **parts: A
             has_mail=bool(settings.smtp_url and settings.mail_from),
         ),
         allowed_hosts=words(settings.allowed_hosts),
+        folders=words(settings.folders),
         response_bytes=settings.response_bytes,
         function_network=settings.network,
         send_mail=make_sender(settings.smtp_url, settings.mail_from),

@@ -38,7 +38,7 @@ from gpuplane.domains.pipelines.schemas import (
     run_out,
 )
 from gpuplane.domains.pipelines.steps import StepTools
-from gpuplane.domains.pipelines.steps.checks import make_check
+from gpuplane.domains.pipelines.steps.checks import make_check, make_trigger_check
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.schemas import RunOut, StepName
 from gpuplane.domains.secrets import service as secrets
@@ -380,11 +380,12 @@ async def _verify(call: Call, trigger: service.TriggerRecord, raw: bytes, signat
 
 async def _read(call: Call, body: Any) -> tuple[dict[str, Any], Pipeline]:
     """Return a document in our form and its model, checked as this server can."""
-    check = make_check(call.port("pipeline_tools", StepTools))
+    tools = call.port("pipeline_tools", StepTools)
+    check, check_trigger = make_check(tools), make_trigger_check(tools)
 
     def read() -> tuple[dict[str, Any], Pipeline]:
         pipeline = read_pipeline(body)
-        check_pipeline(pipeline, check)
+        check_pipeline(pipeline, check, check_trigger)
         return ours(body), pipeline
 
     steps = body.get("steps") or (body.get("spec") or {}) if isinstance(body, dict) else ()

@@ -149,7 +149,7 @@ def _diff_lists(old: list[Any], new: list[Any], path: str) -> list[dict[str, Any
     """Return what differs between two lists; steps are told apart by their ids."""
     if all(isinstance(each, Mapping) and "id" in each for each in [*old, *new]) and (old or new):
         return [
-            {**each, "path": path + each["path"][len("_") :]}
+            {**each, "path": path + each["path"].removeprefix("_.")}
             for each in diff_documents(
                 {f"[{each['id']}]": each for each in old},
                 {f"[{each['id']}]": each for each in new},

@@ -44,7 +44,6 @@ class TriggersLoop:
         leases: LeaseKeeper,
         tools: StepTools,
         policy: RunPolicy,
-        folders: tuple[str, ...],
         period_s: float,
     ) -> None:
         """Make the loop.
@@ -53,9 +52,8 @@ class TriggersLoop:
             database: Where triggers lie.
             clock: Tells the time.
             leases: Let one process look.
-            tools: Reaches buckets.
+            tools: Reaches folders and buckets.
             policy: Limits of runs.
-            folders: Folders of this machine that triggers may look into.
             period_s: How late a firing may be.
         """
         self._database = database
@@ -63,7 +61,6 @@ class TriggersLoop:
         self._leases = leases
         self._tools = tools
         self._policy = policy
-        self._folders = folders
         self.period_s = period_s
         self._prune_at = 0
 
@@ -143,7 +140,7 @@ class TriggersLoop:
     async def _look(self, trigger: TriggerRecord, now: int) -> list[Found]:
         part = trigger.spec[trigger.kind]
         if trigger.kind == "folder":
-            return await look_into_folder(part, self._folders, now)
+            return await look_into_folder(part, self._tools.folders, now)
         keys: tuple[str, str] | None = None
         if part.get("access_key") and part.get("secret_key"):
             names = [part["access_key"], part["secret_key"]]

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from gpuplane.domains.pipelines.steps import StepTools
 from gpuplane.domains.pipelines.steps.calling import send
+from gpuplane.domains.pipelines.steps.checks import is_allowed
 from gpuplane.kit.clock import instant_to_text
 
 MAX_OBJECTS = 10_000
@@ -68,7 +69,7 @@ async def look_into_folder(
 
 def _list_folder(part: Mapping[str, Any], roots: tuple[str, ...], now: int) -> list[Found]:
     folder = Path(part["path"]).resolve()
-    if not any(folder.is_relative_to(Path(root).resolve()) for root in roots):
+    if not is_allowed(part["path"], roots):
         raise PollError(f"{folder} is not in a folder that the server lets triggers look into.")
     found = []
     try:

@@ -16,6 +16,7 @@ from gpuplane.domains.pipelines.documents.models import (
     ScheduledTrigger,
     Step,
     StepType,
+    Trigger,
 )
 from gpuplane.domains.pipelines.documents.needs import find_cycle, needs_of, references_in, texts_of
 from gpuplane.domains.pipelines.documents.parameters import check_value
@@ -39,6 +40,8 @@ RUN_FIELDS = frozenset({"id", "started_at", "name"})
 
 StepCheck = Callable[[Step], Sequence[FieldError]]
 """What only the server knows of a step: whether its channel, component or cluster is there."""
+TriggerCheck = Callable[[Trigger], Sequence[FieldError]]
+"""What only the server knows of a trigger: whether it may look where it is to look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,17 @@ class Scope:
         return Scope(roots, self.steps | {step.id for step in siblings})
 
 
-def check_pipeline(pipeline: Pipeline, check_step: StepCheck | None = None) -> None:
+def check_pipeline(
+    pipeline: Pipeline,
+    check_step: StepCheck | None = None,
+    check_trigger: TriggerCheck | None = None,
+) -> None:
     """Check what the parts of a document say together.
 
     Args:
         pipeline: The document, read.
         check_step: Adds what only the server knows of a step.
+        check_trigger: Adds what only the server knows of a trigger.
 
     Raises:
         BadPipeline: With every mistake: path, reason and fix.
@@ -82,6 +90,12 @@ def check_pipeline(pipeline: Pipeline, check_step: StepCheck | None = None) -> N
             replace(found, field=f"{path}.{found.field}")
             for path, step, _depth in walk(pipeline)
             for found in check_step(step)
+        ]
+    if check_trigger is not None:
+        errors += [
+            replace(found, field=f"spec.triggers[{place}].{found.field}")
+            for place, trigger in enumerate(pipeline.spec.triggers)
+            for found in check_trigger(trigger)
         ]
     if errors:
         raise refusal_of(errors)
@@ -238,7 +252,8 @@ def _check_triggers(pipeline: Pipeline) -> Iterator[FieldError]:
             except CronError as error:
                 wrong = "time_zone" if "zone" in str(error) else "cron"
                 yield FieldError(f"{path}.{wrong}", str(error), "Such as '0 2 * * *' in UTC.")
-            yield from _mapped(f"{path}.parameters", trigger.parameters, parameters, {})
+            at: Known = {"scheduled_at": None}
+            yield from _mapped(f"{path}.parameters", trigger.parameters, parameters, at)
         elif isinstance(trigger, EventTrigger):
             for name, part, roots in (
                 ("webhook", trigger.webhook, ("body", "headers")),

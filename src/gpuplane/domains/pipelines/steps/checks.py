@@ -1,6 +1,7 @@
 """What only the server knows of a step that is saved: providers, channels, a job's own fields."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpuplane.domains.pipelines.documents.configs import (
@@ -10,7 +11,7 @@ from gpuplane.domains.pipelines.documents.configs import (
     NotificationConfig,
     config_of,
 )
-from gpuplane.domains.pipelines.documents.models import Step
+from gpuplane.domains.pipelines.documents.models import EventTrigger, Step, Trigger
 from gpuplane.domains.pipelines.rules import HOW_TO_SET_UP
 from gpuplane.domains.pipelines.steps.calling import target_problem
 from gpuplane.domains.pipelines.steps.deploying import asked_of, complete, provider_refusal
@@ -41,6 +42,35 @@ def make_check(tools: StepTools) -> Callable[[Step], Sequence[FieldError]]:
         return []
 
     return check
+
+
+def make_trigger_check(tools: StepTools) -> Callable[[Trigger], Sequence[FieldError]]:
+    """Return what finds a trigger's mistakes that only this server knows."""
+
+    def check(trigger: Trigger) -> Sequence[FieldError]:
+        if not isinstance(trigger, EventTrigger):
+            return []
+        if trigger.folder is not None and not is_allowed(trigger.folder.path, tools.folders):
+            return [
+                FieldError(
+                    "folder.path",
+                    "The server lets triggers look into no such folder.",
+                    "Have GPUPLANE_PIPELINES_FOLDERS name it or one above it.",
+                )
+            ]
+        if trigger.bucket is not None:
+            problem = target_problem(tools, trigger.bucket.endpoint)
+            if problem is not None:
+                return [FieldError("bucket.endpoint", problem, "Use another address.")]
+        return []
+
+    return check
+
+
+def is_allowed(path: str, roots: Sequence[str]) -> bool:
+    """Return whether a folder is one of those that triggers may look into, or in one of them."""
+    folder = Path(path).resolve()
+    return any(folder.is_relative_to(Path(root).resolve()) for root in roots)
 
 
 def _check_job(config: JobConfig, tools: StepTools) -> Iterator[FieldError]:

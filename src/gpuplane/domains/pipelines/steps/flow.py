@@ -105,13 +105,13 @@ async def wait(call: StepCall) -> Answer:
         until = call.now + round((config.duration_seconds or 0) * 1000)
         return Sleeping(until, {"until": until}, "It waits for a fixed time.")
     name = config.wait_for_event
-    if call.event is not None:
-        given = call.event if isinstance(call.event, dict) else {}
-        return Completed({**given, "event": call.event, "timed_out": False})
     if call.timed_out:
         if config.on_timeout == "continue":
             return Completed({"event": None, "timed_out": True})
         return Failed("EventTimeout", f"The event {name!r} did not come in time.", is_final=True)
+    if call.state is not None:  # it came, also where it carries nothing
+        given = call.event if isinstance(call.event, dict) else {}
+        return Completed({**given, "event": call.event, "timed_out": False})
     until = call.now + round(config.timeout_seconds * 1000)
     return Awaiting(
         f"run:{call.run_id}:{name}", until, None, {"until": until}, f"It waits for {name!r}."

@@ -38,6 +38,7 @@ class StepTools:
 
     Args:
         allowed_hosts: Hosts inside the operator's network that API_CALL may reach.
+        folders: Folders of this machine that triggers may look into.
         response_bytes: Longest answer of a call that is kept.
         function_network: Whether a FUNCTION may be granted the network at all.
         send_mail: Sends one message by the mail server that settings name; blocks.
@@ -52,6 +53,7 @@ class StepTools:
     catalogue: Catalogue = field(default_factory=Catalogue)
     channels: Channels = field(default_factory=Channels)
     allowed_hosts: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     response_bytes: int = 1 << 20
     function_network: bool = False
     send_mail: Callable[[tuple[str, ...], str, str], None] | None = None

@@ -57,6 +57,7 @@ from gpuplane.loops.learner import LearnerLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.pipeline_meters import PipelineMeters, PipelineMetersLoop
 from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.repartitioner import RepartitionerLoop
@@ -158,22 +159,8 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             uptimes_of(settings),
             settings.scheduling.no_show_s,
         ),
-        RunsLoop(
-            database,
-            clock,
-            parts.handlers,
-            RunMeters(parts.registry),
-            worker_of(settings),
-            run_policy_of(parts),
-        ),
-        TriggersLoop(
-            database,
-            clock,
-            parts.leases,
-            tools,
-            run_policy_of(parts),
-            settings.pipelines.triggers_s,
-        ),
+        _runs_loop(parts),
+        _triggers_loop(parts, tools),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
         RelayLoop(database, parts.leases, publish),
         WebhookLoop(
@@ -186,15 +173,42 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             chance.random,
         ),
         MetersLoop(database, clock, JobMeters(parts.registry)),
-        RetentionLoop(
-            database,
-            clock,
-            parts.backends,
-            Retention(**dataclasses.asdict(settings.retention)),
-            parts.home.workspaces,
-            settings.loops.retention_s,
-        ),
+        PipelineMetersLoop(database, PipelineMeters(parts.registry)),
+        _retention_loop(parts),
     ]
+
+
+def _runs_loop(parts: Parts) -> RunsLoop:
+    return RunsLoop(
+        parts.database,
+        parts.clock,
+        parts.handlers,
+        RunMeters(parts.registry),
+        worker_of(parts.settings),
+        run_policy_of(parts),
+    )
+
+
+def _triggers_loop(parts: Parts, tools: StepTools) -> TriggersLoop:
+    return TriggersLoop(
+        parts.database,
+        parts.clock,
+        parts.leases,
+        tools,
+        run_policy_of(parts),
+        parts.settings.pipelines.triggers_s,
+    )
+
+
+def _retention_loop(parts: Parts) -> RetentionLoop:
+    return RetentionLoop(
+        parts.database,
+        parts.clock,
+        parts.backends,
+        Retention(**dataclasses.asdict(parts.settings.retention)),
+        parts.home.workspaces,
+        parts.settings.loops.retention_s,
+    )
 
 
 def make_dependencies(parts: Parts) -> AppDependencies:

@@ -234,7 +234,7 @@ def a_pipeline(*steps: dict[str, Any], name: str = "test", **spec: Any) -> dict[
 
 def a_step(step_id: str, step_type: str = "transform", **more: Any) -> dict[str, Any]:
     """Return a step: fields of a step by their names, all others are its config."""
-    fields = ("name depends_on condition timeout_seconds retry cache limit on_failure compensate "
+    fields = ("name depends_on condition retry cache limit on_failure compensate "
               "order").split()  # fmt: skip
     own = {key: more.pop(key) for key in fields if key in more}
     if step_type == "transform" and not more:

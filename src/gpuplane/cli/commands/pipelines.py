@@ -203,7 +203,14 @@ def list_pipelines(project: str | None, output: Output) -> None:
 
 @pipelines.command("runs")
 @click.argument("pipeline", required=False)
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=30, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=30,
+    show_default=True,
+    help="Rows at most.",
+)
 @PROJECT
 @output_option
 def list_runs(pipeline: str | None, limit: int, project: str | None, output: Output) -> None:

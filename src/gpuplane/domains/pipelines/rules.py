@@ -121,7 +121,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         known = merged.get(key)
         both = isinstance(known, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(known, value) if both else value  # type: ignore[arg-type]  # by `both`
+        merged[key] = merge(known, value) if both else value  # type: ignore[arg-type]  # both says so
     return merged
 
 

@@ -6,7 +6,7 @@ hang. What needs backtracking (back-references, look-around) is refused.
 
 import re
 import re._constants as ops  # type: ignore[import-not-found]  # typeshed leaves them out
-import re._parser as reader  # type: ignore[import-not-found]
+import re._parser as reader  # type: ignore[import-not-found]  # as above
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any

@@ -94,7 +94,7 @@ def main(order: Order) -> None:
 
 
 def _step(key: str, *needs: str, handler: str = "note", **more: object) -> StepPlan:
-    return StepPlan(key=key, handler=handler, needs=needs, **more)  # type: ignore[arg-type]
+    return StepPlan(key=key, handler=handler, needs=needs, **more)
 
 
 def plans_of(tag: str) -> Iterator[RunPlan]:
@@ -102,7 +102,7 @@ def plans_of(tag: str) -> Iterator[RunPlan]:
 
     def plan(name: str, *steps: StepPlan, **more: object) -> RunPlan:
         return RunPlan(
-            "test", name, PLACE, PLACE, steps, dedup_id=f"{tag}:{name}", **more  # type: ignore[arg-type]
+            "test", name, PLACE, PLACE, steps, dedup_id=f"{tag}:{name}", **more
         )  # fmt: skip
 
     yield plan("chain", _step("a"), _step("b", "a"), _step("c", "b"), _step("d", "c"))
@@ -246,4 +246,4 @@ async def _feed(database: Database, clock: SystemClock, policy: runs.RunPolicy) 
 def _deliver_once(
     session: object, run_id: UUID, name: str, now: int, policy: runs.RunPolicy
 ) -> int:
-    return runs.deliver_to_run(session, run_id, name, "payload", now, policy)  # type: ignore[arg-type]
+    return runs.deliver_to_run(session, run_id, name, "payload", now, policy)

@@ -112,7 +112,7 @@ def find_cycle(steps: Sequence[StepPlan]) -> list[str]:
     waiting = {key: len(set(each)) for key, each in needs.items()}
     followers: dict[str, list[str]] = {key: [] for key in needs}
     for key, each in needs.items():
-        for need in set(each):
+        for need in sorted(set(each)):
             followers[need].append(key)
     ready = [key for key, count in waiting.items() if count == 0]
     while ready:

@@ -139,5 +139,6 @@ async def test_every_write_point_that_the_load_passes_is_walked(
     template: Template, tmp_path: Path
 ) -> None:
     passed = await trace_failpoints(template, tmp_path)
-    unknown = sorted(passed - set(POINTS) - SELDOM)
+    elsewhere = {name for name in passed if name.startswith("runs.")}  # see test_run_kills
+    unknown = sorted(passed - elsewhere - set(POINTS) - SELDOM)
     assert not unknown, f"add to the points that are walked: {' '.join(unknown)}"

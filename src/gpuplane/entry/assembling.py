@@ -16,6 +16,7 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
 from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
+from gpuplane.core.runs.boards import Rules
 from gpuplane.core.scheduling.policy import Boosts, PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
@@ -34,9 +35,15 @@ from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.pipelines import service as pipelines
+from gpuplane.domains.pipelines.service import TRIGGERS
+from gpuplane.domains.pipelines.steps import StepTools
+from gpuplane.domains.pipelines.steps import register as register_steps
+from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
+from gpuplane.entry.pipelines import make_step_tools
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
@@ -50,12 +57,16 @@ from gpuplane.loops.learner import LearnerLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.pipeline_meters import PipelineMeters, PipelineMetersLoop
 from gpuplane.loops.planner import WorldPlanner
 from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.repartitioner import RepartitionerLoop
 from gpuplane.loops.retention import Retention, RetentionLoop
+from gpuplane.loops.runs.loop import RunsLoop, WorkerSettings
+from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.scheduler.recorder import Recorder
+from gpuplane.loops.triggers.loop import TriggersLoop
 from gpuplane.loops.webhooks import WebhookLoop
 
 
@@ -77,6 +88,8 @@ class Parts:
     tracing: Tracing
     turns: DecisionProcess
     """Decides for the scheduler."""
+    handlers: Handlers
+    """Who does the steps of runs."""
     questions: DecisionProcess
     """Answers what people ask: a long forecast must not hold the scheduler up."""
 
@@ -90,9 +103,15 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
     """Return every loop of the control plane, not started."""
     settings, database, clock = parts.settings, parts.database, parts.clock
     chance = random.Random()
+    tools = step_tools_of(parts)
+    register_steps(parts.handlers, tools)
 
     def jitter() -> float:
         return chance.uniform(-1, 1)
+
+    def publish() -> None:
+        parts.feed.publish()
+        parts.runner.wake([TRIGGERS])
 
     def seal(text: str) -> bytes:
         return parts.keys.seal(text.encode(), OUTPUTS_CONTEXT)
@@ -140,8 +159,10 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             uptimes_of(settings),
             settings.scheduling.no_show_s,
         ),
+        _runs_loop(parts),
+        _triggers_loop(parts, tools),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
-        RelayLoop(database, parts.leases, parts.feed.publish),
+        RelayLoop(database, parts.leases, publish),
         WebhookLoop(
             database,
             clock,
@@ -152,15 +173,42 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             chance.random,
         ),
         MetersLoop(database, clock, JobMeters(parts.registry)),
-        RetentionLoop(
-            database,
-            clock,
-            parts.backends,
-            Retention(**dataclasses.asdict(settings.retention)),
-            parts.home.workspaces,
-            settings.loops.retention_s,
-        ),
+        PipelineMetersLoop(database, PipelineMeters(parts.registry)),
+        _retention_loop(parts),
     ]
+
+
+def _runs_loop(parts: Parts) -> RunsLoop:
+    return RunsLoop(
+        parts.database,
+        parts.clock,
+        parts.handlers,
+        RunMeters(parts.registry),
+        worker_of(parts.settings),
+        run_policy_of(parts),
+    )
+
+
+def _triggers_loop(parts: Parts, tools: StepTools) -> TriggersLoop:
+    return TriggersLoop(
+        parts.database,
+        parts.clock,
+        parts.leases,
+        tools,
+        run_policy_of(parts),
+        parts.settings.pipelines.triggers_s,
+    )
+
+
+def _retention_loop(parts: Parts) -> RetentionLoop:
+    return RetentionLoop(
+        parts.database,
+        parts.clock,
+        parts.backends,
+        Retention(**dataclasses.asdict(parts.settings.retention)),
+        parts.home.workspaces,
+        parts.settings.loops.retention_s,
+    )
 
 
 def make_dependencies(parts: Parts) -> AppDependencies:
@@ -189,13 +237,15 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 settings.scheduling.seed,
                 parts.questions,
             ),
+            "run_policy": run_policy_of(parts),
+            "pipeline_tools": step_tools_of(parts),
             "event_feed": parts.feed,
             "log_followers": Seats(settings.http.log_followers),
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "has_node": nodes.has_node,
             "find_holds": find_holds,
-            "in_use": (find_jobs, secrets.find_use),
+            "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
             "rewraps": (rewrap_outputs,),
             "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(
@@ -203,6 +253,33 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             ),
         },
     )
+
+
+def step_tools_of(parts: Parts) -> StepTools:
+    """Return what steps of pipelines work with."""
+    told = parts.settings
+    return make_step_tools(
+        told.pipelines,
+        SubmitLimits(told.limits.unfinished_jobs, told.limits.array_size),
+        database=parts.database,
+        clock=parts.clock,
+        client=parts.client,
+        sealing=parts.keys,
+    )
+
+
+def run_policy_of(parts: Parts) -> RunPolicy:
+    """Return what runs may take by the settings, with the handlers of this process."""
+    told = parts.settings.runs
+    rules = Rules(told.steps, told.edges, told.depth, told.outputs_bytes)
+    policy = RunPolicy(rules, told.open_runs, told.output_bytes, told.event_bytes, told.kept_events)
+    return policy_for(policy, parts.handlers)
+
+
+def worker_of(settings: Settings) -> WorkerSettings:
+    """Return how this process works on runs."""
+    told = settings.runs
+    return WorkerSettings(told.handlers, told.share, told.lease_s, told.poll_s)
 
 
 def recorder_of(parts: Parts) -> Recorder | None:

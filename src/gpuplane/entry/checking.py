@@ -6,6 +6,7 @@ from functools import partial
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.runs import service as runs
 from gpuplane.domains.usage import service as usage
 
 Checks = Mapping[str, Callable[[ReadSession], list[str]]]
@@ -20,6 +21,7 @@ def checks_at(now: int) -> Checks:
     return {
         "every job that holds devices has one attempt, and nothing else holds any": jobs.check,
         "no device and no node is sold twice": placements.check,
+        "every run that is not over has a way on, and its counts are its steps'": runs.check,
         "the intervals of every device tile": partial(usage.check, now=now),
     }
 

@@ -15,6 +15,7 @@ from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.schema import upgrade_schema
 from gpuplane.domains.jobs.service import Surroundings
+from gpuplane.domains.runs.service import Handlers
 from gpuplane.entry.assembling import Parts, make_dependencies, make_loops, owner_name
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.firststart import ensure_first_start
@@ -28,6 +29,7 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.runs.loop import RunsLoop
 
 
 @dataclass(slots=True)
@@ -78,6 +80,9 @@ class ControlPlane:
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()
+        worker = self.loops["runs"]
+        if isinstance(worker, RunsLoop):
+            await worker.stop()
         await self.parts.client.aclose()
         await self.parts.leases.release_all()
         self.backends.close()
@@ -128,6 +133,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         leases=LeaseKeeper(database, clock, owner_name()),
         tracing=open_tracing(settings.telemetry.otlp_endpoint, __version__),
         turns=DecisionProcess(bounds),
+        handlers=Handlers(),
         questions=DecisionProcess(bounds),
     )
     control: dict[str, ControlPlane] = {}

@@ -123,6 +123,60 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Durable runs: their limits, and how this process works on them."""
+
+    steps: int = setting(
+        10_000, "steps per run", "one start is one transaction", within=(1, 1_000_000)
+    )
+    edges: int = setting(
+        100_000, "dependencies per run", "they are stored with the steps", within=(0, 10_000_000)
+    )
+    depth: int = setting(
+        8, "levels of steps within steps", "loops in loops multiply", within=(1, 64)
+    )
+    open_runs: int = setting(
+        200_000,
+        "runs per project that are not over",
+        "above 2,000 it is held to within 64",
+        within=(1, 100_000_000),
+    )
+    output_bytes: int = setting(
+        1 << 20, "bytes per step", "large data belongs into artifacts", within=(1024, 1 << 26)
+    )
+    outputs_bytes: int = setting(
+        64 << 20, "bytes per run, all outputs", "a step may see all of them", within=(1024, 1 << 30)
+    )
+    event_bytes: int = setting(
+        256 << 10, "bytes per event", "it is stored with the step", within=(256, 1 << 26)
+    )
+    kept_events: int = setting(
+        1_000, "events per run", "that no step awaited yet", within=(0, 1_000_000)
+    )
+    handlers: int = setting(
+        256, "handlers at once", "each is a task of this process", within=(1, 10_000)
+    )
+    share: int = setting(
+        128,
+        "handlers at once of one run",
+        "one run must not hold up all others",
+        within=(1, 10_000),
+    )
+    lease_s: float = setting(
+        10.0,
+        "seconds",
+        "after so long without a beat, and a third of it, others take a worker's steps",
+        within=(0.5, 600),
+    )
+    poll_s: float = setting(
+        1.0,
+        "seconds",
+        "how often a worker looks for what other processes left due",
+        within=INTERVAL_S,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSettings:
     """How often loops look when nothing wakes them."""
 
@@ -157,6 +211,9 @@ class RetentionSettings:
     logs_days: float = setting(14.0, "days", "after the end of the attempt", within=KEPT_DAYS)
     events_days: float = setting(
         90.0, "days", "spec scenario 1.2: audit for 90 days at least", within=KEPT_DAYS
+    )
+    runs_days: float = setting(
+        90.0, "days", "after their end, with their steps and outputs", within=KEPT_DAYS
     )
     answers_hours: float = setting(
         24.0, "hours", "how long an Idempotency-Key is remembered", within=(0.1, 8_760)
@@ -268,6 +325,28 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """What steps and triggers of pipelines may reach."""
+
+    catalogue: str = setting("", "path", "what component_ref and models stand for; none without")
+    allowed_hosts: str = setting("", "host names, comma-separated", "API_CALL reaches no private "
+                                 "or loopback address that is not named here")  # fmt: skip
+    folders: str = setting("", "paths, comma-separated", "folder triggers look nowhere else")
+    slack_url: str = setting("", "URL", "the incoming webhook of the channel slack")
+    pagerduty_key: str = setting("", "key", "the integration key of the channel pagerduty")
+    pagerduty_url: str = setting(
+        "https://events.pagerduty.com/v2/enqueue", "URL", "the Events API, or a relay before it"
+    )
+    smtp_url: str = setting("", "URL", "the mail server, smtp+starttls://user:password@host:587")
+    mail_from: str = setting("", "address", "who mails are from")
+    response_bytes: int = setting(
+        1 << 20, "bytes", "a longer answer of an API_CALL is refused", within=(1024, 1 << 30)
+    )
+    network: bool = setting(False, "true or false", "whether a FUNCTION may ask for the network")
+    triggers_s: float = setting(1.0, "seconds", "how late a trigger may fire", within=INTERVAL_S)
+
+
+@dataclass(frozen=True, slots=True)
 class LocalMachineSettings:
     """What jobs on this machine may leave behind."""
 
@@ -320,12 +399,14 @@ class Settings:
     )
     http: HttpSettings = field(default_factory=HttpSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    runs: RunSettings = field(default_factory=RunSettings)
     loops: LoopSettings = field(default_factory=LoopSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     targets: TargetSettings = field(default_factory=TargetSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    pipelines: PipelineSettings = field(default_factory=PipelineSettings)
     local: LocalMachineSettings = field(default_factory=LocalMachineSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     oidc: OidcSettings = field(default_factory=OidcSettings)

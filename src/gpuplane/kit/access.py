@@ -35,6 +35,10 @@ class Permission(StrEnum):
     JOB_WRITE = "job:write"
     JOB_MANAGE = "job:manage"
     JOB_EXEC = "job:exec"
+    RUN_READ = "run:read"
+    RUN_WRITE = "run:write"
+    PIPELINE_READ = "pipeline:read"
+    PIPELINE_WRITE = "pipeline:write"
     SECRET_READ = "secret:read"
     SECRET_WRITE = "secret:write"
     CLUSTER_READ = "cluster:read"
@@ -62,6 +66,8 @@ _VIEWER = frozenset(
     {
         *ALWAYS,
         Permission.JOB_READ,
+        Permission.RUN_READ,
+        Permission.PIPELINE_READ,
         Permission.CLUSTER_READ,
         Permission.QUOTA_READ,
         Permission.USAGE_READ,
@@ -74,6 +80,8 @@ _VIEWER = frozenset(
 _MEMBER = _VIEWER | {
     Permission.JOB_WRITE,
     Permission.JOB_EXEC,
+    Permission.RUN_WRITE,
+    Permission.PIPELINE_WRITE,
     Permission.SECRET_READ,
     Permission.SECRET_WRITE,
 }

@@ -17,6 +17,7 @@ from gpuplane.db.idempotency import prune_answers
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt
+from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
 from gpuplane.loops.ports import Backends
 
@@ -38,17 +39,19 @@ class Retention:
         jobs_days: Jobs after their end, and working directories after their last use.
         logs_days: Output and artifacts after the end of the attempt.
         events_days: Events and the audit trail.
+        runs_days: Runs after their end.
         answers_hours: Answers by Idempotency-Key.
     """
 
     jobs_days: float = 90.0
     logs_days: float = 14.0
     events_days: float = 90.0
+    runs_days: float = 90.0
     answers_hours: float = 24.0
 
 
 class RetentionLoop:
-    """Forgets jobs, output, events, answers and uploads that were kept long enough."""
+    """Forgets jobs, runs, output, events, answers and uploads that were kept long enough."""
 
     name = "retention"
 
@@ -84,6 +87,7 @@ class RetentionLoop:
         more = [
             await self._forget_output(now),
             await self._prune_jobs(now),
+            await self._prune_runs(now),
             await self._prune_events(now),
             await self._prune_answers(now),
             await self._prune_workspaces(now),
@@ -147,6 +151,16 @@ class RetentionLoop:
             "events.prune_deliveries", partial(events.prune_deliveries, before=before)
         )
         return gone > 0
+
+    async def _prune_runs(self, now: int) -> bool:
+        await self._database.write("runs.prune_leftovers", partial(runs.prune_leftovers, now=now))
+        if not self._keep.runs_days:
+            return False
+        before = now - int(self._keep.runs_days * DAY_MS)
+        found = await self._database.read(lambda s: runs.list_to_prune(s, before, BATCH))
+        if found:
+            await self._database.write("runs.prune", partial(runs.prune_runs, run_ids=found))
+        return len(found) == BATCH
 
     async def _prune_answers(self, now: int) -> bool:
         before = now - int(self._keep.answers_hours * HOUR_MS)

@@ -23,6 +23,8 @@ from fastapi.routing import APIRoute
 
 from gpuplane.api.app import PREFIX, guarded_routes
 from gpuplane.core.ids import ProjectId, TenantId, UserId
+from gpuplane.core.runs.plans import RunPlan, StepPlan
+from gpuplane.domains.runs import service as runs
 from gpuplane.kit.access import Permission, Role, permission_of
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.sealing import SealingKeys
@@ -139,6 +141,16 @@ async def _user(world: World, owner: Person) -> str:
     return str(owner.user_id)
 
 
+async def _run(world: World, owner: Person) -> str:
+    """Return a run of the owner's project; nobody starts one by HTTP alone."""
+    step = StepPlan("a", "runs.nothing")
+    place = (owner.tenant_id, owner.project_id)
+    plan = RunPlan("test", world.name(), *place, (step,))
+    now = world.server.clock.now_ms()
+    run = await world.server.database.write("tests.run", lambda s: runs.start_run(s, plan, now))
+    return str(run.id)
+
+
 async def _secret(world: World, owner: Person) -> str:
     body = {"name": world.name(), "value": "v"}
     return str((await world.post(owner, "/secrets", body))["id"])
@@ -240,6 +252,8 @@ THINGS: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "queue": _queue,
     "path": _constant(lambda _: "model.bin"),
     "digest": _constant(lambda _: "0" * 64),
+    "run_id": _run,
+    "step": _constant(lambda _: "a"),
     "secret_id": _secret,
     "token_id": _token,
     "webhook_id": _webhook,
@@ -278,6 +292,8 @@ BODIES: dict[str, Body] = {
         "project_id": str(o.project_id),
     },
     "POST /tokens": lambda w, o: {"name": w.name(), "user_id": str(o.user_id)},
+    "POST /runs/{run_id}/fork": lambda w, _: {"step": "a"},
+    "POST /runs/{run_id}/events": lambda w, _: {"name": "go"},
     "POST /secrets": lambda w, o: {
         "name": w.name(),
         "value": "v",

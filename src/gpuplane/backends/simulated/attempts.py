@@ -200,6 +200,7 @@ class AttemptTable:
         rank = record.replicas[position].rank
         succeeded = ending is not None and ending.exit_code == 0
         memory_mib, busy_permille = _measured(record, position, moment)
+        port = record.port or None if moment.phase is Phase.RUNNING else None
         return ReplicaObservation(
             ref=entry.ref,
             rank=rank,
@@ -211,7 +212,9 @@ class AttemptTable:
             reason="" if ending is None else ending.reason,
             message=LABEL if ending is None else ending.message,
             ready=moment.phase is Phase.RUNNING if record.has_health else None,
-            port=record.port or None if moment.phase is Phase.RUNNING else None,
+            # A name that can never be resolved (RFC 2606): nothing listens anywhere.
+            url=f"http://{record.attempt_id[-12:]}.simulated.invalid:{port}" if port else None,
+            port=port,
             restart_count=moment.restart_count,
             progress_ratio=moment.progress_ratio,
             checkpoint=moment.checkpoint,

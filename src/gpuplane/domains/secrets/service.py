@@ -7,6 +7,7 @@ the caller's time before the transaction, so a first key being made never holds 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from uuid import UUID
 
 from gpuplane.core.ids import JobId, ProjectId, SecretId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -155,6 +156,35 @@ def reveal_for_job(
     Raises:
         SecretNotFound: If the project has no secret of a name.
     """
+    return _reveal(session, sealing, ("job_id", job_id), project_id, names, accessor, now)
+
+
+def reveal_for_step(
+    session: WriteSession,
+    sealing: SealingKeys,
+    step_id: UUID,
+    project_id: ProjectId,
+    names: Collection[str],
+    accessor: str,
+    now: int,
+) -> dict[str, Revealed]:
+    """Return the newest values a step of a run refers to; each access is an audited event.
+
+    Raises:
+        SecretNotFound: If the project has no secret of a name.
+    """
+    return _reveal(session, sealing, ("step_id", step_id), project_id, names, accessor, now)
+
+
+def _reveal(
+    session: WriteSession,
+    sealing: SealingKeys,
+    receiver: tuple[str, UUID],
+    project_id: ProjectId,
+    names: Collection[str],
+    accessor: str,
+    now: int,
+) -> dict[str, Revealed]:
     found = repository.secrets_named(session, project_id, names)
     missing = sorted(set(names) - set(found))
     if missing:
@@ -175,7 +205,7 @@ def reveal_for_job(
                 project_id=secret.project_id,
                 actor=accessor,
                 data={
-                    "job_id": str(job_id),
+                    receiver[0]: str(receiver[1]),
                     "secret_name": name,
                     "value_version": secret.value_version,
                 },

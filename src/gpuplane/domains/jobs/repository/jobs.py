@@ -114,6 +114,17 @@ def find_job(session: ReadSession, job_id: UUID) -> Job | None:
     return None if row is None else job_of(row)
 
 
+def find_of_source(session: ReadSession, source_type: str, source_id: str) -> JobId | None:
+    """Return the newest job that a source made, or None."""
+    found = session.scalar(
+        select(jobs.c.id)
+        .where(jobs.c.source_id == source_id, jobs.c.source_type == source_type)
+        .order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
+        .limit(1)
+    )
+    return None if found is None else JobId(found)
+
+
 def find_by_key(session: ReadSession, tenant_id: UUID, key: str) -> Job | None:
     """Return the job a tenant submitted under an idempotency key, or None."""
     row = session.row(

@@ -149,6 +149,8 @@ from gpuplane.domains.jobs.service.submitting import (
     SubmitLimits,
     Submitted,
     draft_job,
+    find_of_source,
+    find_submitted,
     submit,
     submit_many,
 )
@@ -228,6 +230,8 @@ __all__ = [
     "explain_job",
     "find_cluster_id",
     "find_inversions",
+    "find_of_source",
+    "find_submitted",
     "find_waits",
     "forget_workspace",
     "get_manifest",

@@ -174,6 +174,16 @@ def _find_earlier(session: ReadSession, tenant_id: TenantId, key: str) -> Submit
     return Submitted(tuple(rows), named)
 
 
+def find_submitted(session: ReadSession, tenant_id: TenantId, key: str) -> Job | None:
+    """Return the job (of an array the first) that was submitted under a key, or None."""
+    return repository.find_by_key(session, tenant_id, key)
+
+
+def find_of_source(session: ReadSession, source_type: str, source_id: str) -> JobId | None:
+    """Return the newest job that a source made (a step of a pipeline), or None."""
+    return repository.find_of_source(session, source_type, source_id)
+
+
 def _same_jobs(submission: Submission, earlier: Submitted) -> Submitted:
     """Return the jobs of the first submit under a key; another body under it is refused."""
     first = earlier.jobs[0]

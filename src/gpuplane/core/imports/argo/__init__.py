@@ -1,0 +1,1 @@
+"""Argo Workflows: workflows, templates and cron workflows."""

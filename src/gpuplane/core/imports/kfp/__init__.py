@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines: the compiled intermediate representation, pipeline spec 2.x."""

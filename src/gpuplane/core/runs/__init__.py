@@ -1,0 +1,1 @@
+"""Durable runs, decided: what runs consist of, what steps answer, what follows from it."""

@@ -1,0 +1,118 @@
+"""Starting runs of pipelines, and what their steps printed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import ProjectId, TenantId
+from gpuplane.core.workloads import SourceType
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.pipelines import repository
+from gpuplane.domains.pipelines.documents.compiling import Starting, compile_run
+from gpuplane.domains.pipelines.documents.parameters import resolve_parameters
+from gpuplane.domains.pipelines.documents.reading import read_pipeline
+from gpuplane.domains.pipelines.errors import BadParameters, PipelineArchived, VersionNotFound
+from gpuplane.domains.pipelines.expressions import ExpressionError, PlacedError
+from gpuplane.domains.pipelines.rules import PipelineRecord, PipelineStatus
+from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import Run, RunPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run is started with.
+
+    Args:
+        user_id: In whose name its jobs are submitted.
+        version: Which version; None for the newest.
+        dedup_id: At most one run of the project has it.
+    """
+
+    user_id: UUID
+    actor: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    version: int | None = None
+    trigger: str = "manual"
+    trigger_data: Any = None
+    dedup_id: str | None = None
+    traceparent: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    may_critical: bool = False
+
+
+def start(
+    session: WriteSession, record: PipelineRecord, asked: Start, policy: RunPolicy, now: int
+) -> Run:
+    """Start a run of a pipeline; of the same deduplication id it is the run that there is.
+
+    Raises:
+        PipelineArchived: If the pipeline starts no runs any more.
+        VersionNotFound: If it has no such version.
+        BadParameters: If parameters are missing, unknown or of another kind.
+    """
+    if record.status is PipelineStatus.ARCHIVED:
+        raise PipelineArchived(
+            f"{record.name} is archived and starts no runs.", fix="Restore it first."
+        )
+    number = asked.version or record.version_number
+    version = repository.find_version(session, record.id, number)
+    if version is None:
+        raise VersionNotFound(
+            f"{record.name} has no version {number}.",
+            field="version",
+            fix=f"Versions are 1 to {record.version_number}.",
+        )
+    pipeline = read_pipeline(dict(version.document))
+    starting = Starting(
+        pipeline_id=record.id,
+        version=number,
+        tenant_id=record.tenant_id,
+        project_id=record.project_id,
+        params=resolve_parameters(pipeline.spec, asked.parameters),
+        now=now,
+        started_by=asked.actor,
+        user_id=asked.user_id,
+        trigger=asked.trigger,
+        trigger_data=asked.trigger_data,
+        dedup_id=asked.dedup_id,
+        traceparent=asked.traceparent,
+        labels=asked.labels,
+        may_critical=asked.may_critical,
+    )
+    try:
+        plan = compile_run(pipeline, starting)
+    except PlacedError as error:
+        raise BadParameters(
+            f"{error.path}: {error.error}", field=f"spec.{error.path}", fix=error.error.fix
+        ) from error
+    except ExpressionError as error:
+        raise BadParameters(str(error), field="spec.concurrency.key", fix=error.fix) from error
+    return runs.start_run(session, plan, now, policy)
+
+
+def keep_log(session: WriteSession, step_id: UUID, attempt: int, text: str, now: int) -> None:
+    """Keep what a try of a function printed."""
+    repository.store_log(
+        session, step_id, attempt, text.replace("\x00", "\N{SYMBOL FOR NULL}"), now
+    )
+
+
+def list_logs(session: ReadSession, step_id: UUID) -> list[tuple[int, str]]:
+    """Return what each try of a step printed, first to last."""
+    return repository.list_logs(session, step_id)
+
+
+def find_job_of(session: ReadSession, step_id: UUID) -> UUID | None:
+    """Return the newest job that a step submitted, or None."""
+    return jobs.find_of_source(session, str(SourceType.PIPELINE), str(step_id))
+
+
+def find_use(session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None) -> str | None:
+    """Return a sentence about the pipelines that lie there, or None when there are none."""
+    count = repository.count_pipelines(session, tenant_id, project_id)
+    if not count:
+        return None
+    where = "tenant" if project_id is None else "project"
+    return f"The {where} still has {count} {'pipeline' if count == 1 else 'pipelines'}."

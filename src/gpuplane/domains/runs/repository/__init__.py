@@ -1,0 +1,1 @@
+"""Every query on runs, steps, kept events, places, reusable outputs and workers."""

@@ -1,0 +1,163 @@
+"""Starting runs: checked whole, stored whole, or not at all."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.lifecycle.runs import RunCondition, RunStatus
+from gpuplane.core.runs.boards import Run, Step, link_steps, new_step
+from gpuplane.core.runs.checking import PlanFault, find_plan_faults
+from gpuplane.core.runs.plans import Limit, RunPlan
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.runs.errors import PlanRefused, TooManyRuns
+from gpuplane.domains.runs.repository import boards as repository
+from gpuplane.domains.runs.repository import listing, places
+from gpuplane.domains.runs.rules import RunView
+from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPolicy
+from gpuplane.kit.errors import FieldError
+from gpuplane.kit.ids import new_id
+
+COUNTED_ALWAYS = 2_000
+COUNTED_EVERY = 64
+"""Counting open runs walks them: above the first number one start in so many does it, so that a
+limit of many thousand is held to within so many."""
+LIMITED_MESSAGE = "It waits for other runs of the same key."
+
+
+def start_run(
+    session: WriteSession, plan: RunPlan, now: int, policy: RunPolicy = DEFAULT_POLICY
+) -> RunView:
+    """Store a run whose first steps are due at once; the run of the same deduplication id if any.
+
+    Raises:
+        PlanRefused: If the plan cannot be run; tells each place.
+        TooManyRuns: If the project has as many open runs as it may.
+    """
+    if plan.dedup_id is not None:
+        known = listing.find_by_dedup(session, plan.project_id, plan.dedup_id)
+        if known is not None:
+            return known
+    refuse_faults(find_plan_faults(plan, policy.rules))
+    if plan.deadline_at is not None and plan.deadline_at <= now:
+        refuse_faults([PlanFault("deadline_at", "The deadline has passed.")])
+    run = new_run(plan, now)
+    refuse_too_many(session, plan.project_id, run.id, policy)
+    steps = [new_step(run.id, place, spec) for place, spec in enumerate(plan.steps, 1)]
+    link_steps(steps, now)
+    store_new(session, plan, run, steps, now)
+    return view_of(run, plan)
+
+
+def refuse_faults(faults: Sequence[PlanFault]) -> None:
+    """Raise PlanRefused if there is any fault."""
+    if not faults:
+        return
+    first = faults[0]
+    raise PlanRefused(
+        f"{first.place}: {first.reason}",
+        field=first.place,
+        fix=first.fix,
+        errors=tuple(FieldError(each.place, each.reason, each.fix) for each in faults),
+    )
+
+
+def refuse_too_many(
+    session: WriteSession, project_id: UUID, run_id: UUID, policy: RunPolicy
+) -> None:
+    """Raise TooManyRuns if a project has as many open runs as it may."""
+    if policy.open_runs > COUNTED_ALWAYS and run_id.int % COUNTED_EVERY:
+        return
+    if listing.count_open(session, project_id=project_id) >= policy.open_runs:
+        raise TooManyRuns(
+            f"The project has {policy.open_runs} runs that are not over.",
+            fix="Wait for some to end, or cancel those that are not needed.",
+            retry_after_s=30,
+        )
+
+
+def new_run(plan: RunPlan, now: int) -> Run:
+    """Return the row of a run that has not begun."""
+    count = len(plan.steps)
+    return Run(
+        id=new_id(),
+        tenant_id=plan.tenant_id,
+        project_id=plan.project_id,
+        kind=plan.kind,
+        name=plan.name,
+        source_id=plan.source_id,
+        created_by=plan.created_by,
+        status=RunStatus.PENDING,
+        condition=RunCondition.NONE,
+        on_failure=plan.on_failure,
+        max_parallel=plan.max_parallel,
+        timeout_ms=plan.timeout_ms,
+        deadline_at=plan.deadline_at,
+        expires_at=plan.deadline_at,
+        created_at=now,
+        started_at=None,
+        ended_at=None,
+        step_count=count,
+        next_seq=count + 1,
+        left=count,
+        failed=0,
+        completed=0,
+        active=0,
+        output_bytes=0,
+        verdict="",
+        undoes=False,
+        error="",
+        message="",
+        told_at=0,
+    )
+
+
+def store_new(
+    session: WriteSession,
+    plan: RunPlan,
+    run: Run,
+    steps: Sequence[Step],
+    now: int,
+    *,
+    outputs: dict[int, str] | None = None,
+    forked_from: UUID | None = None,
+) -> None:
+    """Write a new run with its steps, waiting for a place if its limits say so."""
+    if plan.limits and not take_places(session, run, plan.limits):
+        run.condition = RunCondition.LIMITED
+        run.message = LIMITED_MESSAGE
+        for step in steps:
+            step.held_at, step.due_at = step.due_at, None
+    repository.insert_run(session, run, plan, forked_from)
+    repository.insert_steps(session, steps, outputs)
+    session.wake(RUNS)
+
+
+def take_places(session: WriteSession, run: Run, limits: Sequence[Limit]) -> bool:
+    """Write a run's places; whether it holds all of them at once (or waits for all)."""
+    wanted = {places.PlaceKey(run.project_id, "run", each.key): each.count for each in limits}
+    places.lock_places(session, wanted)
+    free = all(
+        sum(place.held for place in places.load_places(session, key)) < count
+        for key, count in wanted.items()
+    )
+    for key, count in sorted(wanted.items()):
+        places.insert_place(session, key, places.Place(run.id, run.id, count, free))
+    return free
+
+
+def view_of(run: Run, plan: RunPlan, forked_from: UUID | None = None) -> RunView:
+    """Return a run that was just stored as people see it."""
+    shared: dict[str, Any] = {
+        name: getattr(run, name) for name in RunView.__slots__ if hasattr(run, name)
+    }
+    return RunView(
+        **shared,
+        source_version=plan.source_version,
+        trigger=plan.trigger,
+        dedup_id=plan.dedup_id,
+        params=plan.params,
+        context=plan.context,
+        limits=plan.limits,
+        traceparent=plan.traceparent,
+        forked_from=forked_from,
+    )

@@ -1,0 +1,1 @@
+"""Runs steps: claims what is due, calls handlers, stores answers."""

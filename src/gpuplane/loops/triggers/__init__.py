@@ -1,0 +1,1 @@
+"""The loop of triggers, and how it looks into folders and buckets."""

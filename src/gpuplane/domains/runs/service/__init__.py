@@ -50,6 +50,7 @@ from gpuplane.domains.runs.service.starting import start_run
 from gpuplane.domains.runs.service.working import (
     Beat,
     beat,
+    give_back,
     has_unknown,
     list_owned,
     park_unknown,
@@ -100,6 +101,7 @@ __all__ = [
     "fork_run",
     "get_run",
     "get_step",
+    "give_back",
     "has_unknown",
     "list_owned",
     "list_runs",

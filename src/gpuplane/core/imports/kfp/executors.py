@@ -333,7 +333,7 @@ class Executors:
                                  "Artifacts are not registered, so each run imports.")  # fmt: skip
         self._table.mapped(site.place, "importer",
                            "A TRANSFORM that names the artifact; nothing is fetched.")  # fmt: skip
-        artifact = {"name": "artifact", "type": schema or "system.Artifact",
+        artifact = {"name": "artifact", "type": plain(schema or "system.Artifact"),
                     "uri": written(address), "metadata": written(about)}  # fmt: skip
         config = {"input": dict.fromkeys(component.artifacts, artifact), "expression": "input"}
         made = Made({"step_type": "transform", "config": config})

@@ -34,7 +34,7 @@ check-types:
 check-imports:
 	@.venv/bin/lint-imports --no-logo
 check-tests:
-	@$(PYTEST) -q -n 2 $(FAST_TESTS)
+	@TEST_EXAMPLES_PERCENT=25 $(PYTEST) -q -n 2 $(FAST_TESTS)
 
 # MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
 .PHONY: test

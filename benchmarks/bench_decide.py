@@ -40,6 +40,7 @@ from gpuplane.core.scheduling.policy import PlacementPolicy, Policy, Snapshot
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.named import named_topology
 from gpuplane.core.workloads import Priority
+from gpuplane.entry.server import COLLECT_AFTER
 from tests.builders import CLUSTER, H100, NOW, a_node, a_tree, a_workload, running_of
 
 COLD_REFERENCE = ("at most, 10,000 of 50 classes on 1,000 nodes", 1.5)
@@ -245,11 +246,12 @@ def measure_warm(
 
 
 def _settled(cycles: int) -> Iterator[int]:
-    """Count cycles with what is there taken out of the garbage collector's sight."""
+    """Count cycles with the garbage collector as the server sets it."""
     gc.collect()
-    gc.freeze()
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER)
     yield from range(cycles)
-    gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 def main() -> None:

@@ -7,12 +7,11 @@ import asyncio
 import sqlite3
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
-
 from benchmarks.figures import Limit, print_figure, print_machine, quantile, timed_ms
-from benchmarks.servers import Server, running_server, small_job
+from benchmarks.servers import Connection, Server, running_server, small_job
 
 
 def durable_inserts_ms(folder: Path, count: int) -> list[float]:
@@ -45,20 +44,44 @@ def one_client(server: Server, count: int) -> list[float]:
     return took[20:]  # the first ones warm caches and connections
 
 
-async def many_clients(server: Server, clients: int, each: int, mark: str) -> float:
-    """Return how many jobs a second so many clients submit together."""
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """What a run of many clients took.
+
+    Args:
+        rate: Jobs a second.
+        server_ms: CPU time of the server a job, until the last answer.
+        client_ms: CPU time of the clients a job.
+    """
+
+    rate: float
+    server_ms: float
+    client_ms: float
+
+
+async def many_clients(server: Server, clients: int, each: int, mark: str) -> Storm:
+    """Let so many clients submit together, each one job after another on a connection it has."""
+    connections = [Connection(server) for _ in range(clients)]
 
     async def one(number: int) -> None:
-        async with httpx2.AsyncClient(
-            base_url=server.api, headers=server.headers, timeout=60, trust_env=False
-        ) as client:
-            for job in range(each):
-                body = small_job(f"{mark}-{number}-{job}", gpu_count=8, gpu_type="nvidia-h100-80gb")
-                (await client.post("/jobs", json=body)).raise_for_status()
+        for job in range(each):
+            body = small_job(f"{mark}-{number}-{job}", gpu_count=8, gpu_type="nvidia-h100-80gb")
+            await connections[number].post("/jobs", body)
 
-    began = time.perf_counter()
+    for connection in connections:
+        await connection.open()
+    count = clients * each
+    server_s, client_s, began = server.cpu_s(), time.process_time(), time.perf_counter()
     await asyncio.gather(*(one(number) for number in range(clients)))
-    return clients * each / (time.perf_counter() - began)
+    took_s = time.perf_counter() - began
+    storm = Storm(
+        count / took_s,
+        1000 * (server.cpu_s() - server_s) / count,
+        1000 * (time.process_time() - client_s) / count,
+    )
+    for connection in connections:
+        connection.close()
+    return storm
 
 
 def main() -> None:
@@ -72,7 +95,7 @@ def main() -> None:
     with running_server() as server:
         reference = durable_inserts_ms(server.home, 200)
         took = one_client(server, arguments.submits)
-        rates = [
+        storms = [
             asyncio.run(many_clients(server, arguments.clients, arguments.each, f"many{run}"))
             for run in range(arguments.runs)
         ]
@@ -82,9 +105,11 @@ def main() -> None:
     )
     print(f"submit, one client: p95 {quantile(took, 0.95):.4g} ms")
     print_figure(
-        f"submit, {arguments.clients} clients", rates, "jobs/s", Limit("at least", 500.0),
-        ("durable inserts one by one", 1000 / plain),
+        f"submit, {arguments.clients} clients", [each.rate for each in storms], "jobs/s",
+        Limit("at least", 500.0), ("durable inserts one by one", 1000 / plain),
     )  # fmt: skip
+    print_figure("CPU of the server a submit", [each.server_ms for each in storms], "ms")
+    print_figure("CPU of the clients a submit", [each.client_ms for each in storms], "ms")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +52,53 @@ class Server:
         """Return the memory the process holds now."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class Connection:
+    """One kept connection that posts JSON and reads the answer, at a 20th of a millisecond each.
+
+    A general client takes one to two milliseconds of CPU a request: on a machine of two cores it
+    would be the client that is measured.
+    """
+
+    def __init__(self, server: Server) -> None:
+        """Say whom to ask; nothing is opened yet."""
+        self._host, _, port = server.url.removeprefix("http://").rpartition(":")
+        self._port = int(port)
+        self._token = server.token
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def open(self) -> None:
+        """Connect."""
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+
+    async def post(self, path: str, body: object) -> bytes:
+        """Return the body of the answer to a POST.
+
+        Raises:
+            RuntimeError: If the answer is no success; holds what was answered.
+        """
+        assert self._reader is not None, "open() comes first"
+        assert self._writer is not None, "open() comes first"
+        content = json.dumps(body).encode()
+        head = (
+            f"POST /api/v1{path} HTTP/1.1\r\nHost: {self._host}\r\n"
+            f"Authorization: Bearer {self._token}\r\nContent-Type: application/json\r\n"
+            f"Accept: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + content)
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(answer.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        told = await self._reader.readexactly(length)
+        if answer[9:10] != b"2":
+            raise RuntimeError(told.decode())
+        return told
+
+    def close(self) -> None:
+        """Let go."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 @contextlib.contextmanager

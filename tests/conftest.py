@@ -10,12 +10,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.examples import share_of
+
 pytest_plugins = ["tests.databases", "tests.left_out"]
 
 # A slow machine is no failure, so no deadline. `make soak` looks longer. The explain phase traces
 # every line of a failing example, which takes minutes where a database is behind it.
 PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
-for name, examples in (("default", 60), ("soak", 2_000)):
+for name, examples in (("default", share_of(60)), ("soak", 2_000)):
     hypothesis.settings.register_profile(
         name, deadline=None, max_examples=examples, print_blob=True, phases=PHASES
     )

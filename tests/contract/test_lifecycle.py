@@ -179,6 +179,7 @@ async def test_an_attempt_evicted_before_its_start_never_starts(
     assert (replica.phase, replica.reason) == (Phase.EXITED, Word.CANCELLED)
     assert replica.started_at is None
     assert replica.exit_code is None
+    assert replica.forbids, "it is said of every rank, for the plan was never seen"
 
 
 async def test_a_job_that_runs_too_long_is_ended_by_the_backend(

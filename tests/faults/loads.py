@@ -24,9 +24,10 @@ UNFINISHED = "&".join(
     f"status={word}" for word in ("pending", "queued", "scheduled", "running", "preempted")
 )
 SETTLE_S = 100.0
-POLL_S = 0.05
+POLL_S = 0.2
 LONG = "nvidia-h100-80gb"
 """Where jobs run that last until they are cancelled: there are 64, so they are in nobody's way."""
+ROUNDS_AT_ONCE = 2
 LATER_S = 0.7
 """How far ahead a scheduled start lies."""
 
@@ -49,8 +50,11 @@ class Load:
         self.remembered: dict[str, Any] = {}
 
     async def run(self, plane: Plane, *, fresh: bool = True) -> None:
-        """Run what was cut short, and one more round of everything; ends when the plane dies."""
-        if fresh:
+        """Run what was cut short, and one more round of everything; ends when the plane dies.
+
+        Where two rounds lie there cut short, they are first run to their end.
+        """
+        if fresh and len(self.open) < ROUNDS_AT_ONCE * len(SCRIPTS):
             self.rounds += 1
             for script in SCRIPTS:
                 self.open[f"r{self.rounds}-{script.__name__.replace('_', '-')}"] = script

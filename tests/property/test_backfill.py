@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from gpuplane.core.quota.specs import (
@@ -25,6 +25,7 @@ from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Priority
 from tests.builders import H100, NOW, World, a_node, a_workload, running_of
+from tests.examples import examples
 from tests.property.test_scheduling import a_queue, nodes, workloads
 
 CALM = Policy(preemption=PreemptionLimits(enabled=False), default_duration_s=1_800)
@@ -83,7 +84,7 @@ def find_heads(world: World) -> tuple[list[tuple[Workload, int]], list[RunningWo
     return heads, started
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(busy_worlds())
 def test_what_passes_a_head_does_not_delay_its_forecast_start(world: World) -> None:
     heads, started = find_heads(world)

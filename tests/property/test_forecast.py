@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from gpuplane.core.forecast.forecasting import forecast
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.policy import Policy
 from tests.builders import NOW, World
+from tests.examples import examples
 from tests.property.test_scheduling import policies, worlds
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(worlds(), policies)
 def test_a_forecast_is_ordered_repeatable_and_starts_now_what_starts_now(
     world: World, policy: Policy

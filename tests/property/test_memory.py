@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.columns import Fleet, Take
@@ -29,6 +29,7 @@ from gpuplane.core.scheduling.policy import Policy, Snapshot
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import Priority
 from tests.builders import CLUSTER, H100, NOW, World
+from tests.examples import examples
 from tests.property.test_scheduling import a_queue, nodes, policies, workloads
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -148,7 +149,7 @@ def change(draw: Draw, world: Installation, number: int) -> int:
     return number
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.data(), policies)
 def test_a_memory_never_changes_a_decision(data: st.DataObject, policy: Policy) -> None:
     draw = data.draw

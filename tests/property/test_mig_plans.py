@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.facts import MigSlot
@@ -27,6 +27,7 @@ from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.fragmentation import compute_typical_mix
 from gpuplane.core.scheduling.policy import Policy
 from tests.builders import A100, NOW, a_fleet, a_node, a_workload
+from tests.examples import examples
 
 TABLES = list(KNOWN_TABLES.values())
 tables = st.sampled_from(TABLES)
@@ -112,7 +113,7 @@ def after(gpu: MigGpu, changes: tuple[GpuChange, ...]) -> list[MigInstance]:
 
 
 @given(fleets_of(), st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_room_is_made_legally_and_only_from_what_is_free(
     gpus: list[MigGpu], data: st.DataObject
 ) -> None:
@@ -133,7 +134,7 @@ def test_room_is_made_legally_and_only_from_what_is_free(
 
 
 @given(fleets_of(), st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_one_instance_costs_the_fewest_slices_of_any_way_to_make_it(
     gpus: list[MigGpu], data: st.DataObject
 ) -> None:
@@ -159,7 +160,7 @@ def test_one_instance_costs_the_fewest_slices_of_any_way_to_make_it(
 
 
 @given(fleets_of(), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_shares_are_planned_legally_around_what_is_held(
     gpus: list[MigGpu], data: st.DataObject
 ) -> None:
@@ -185,7 +186,7 @@ def test_shares_are_planned_legally_around_what_is_held(
 
 
 @given(st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_instance_given_out_keeps_most_future_placements(data: st.DataObject) -> None:
     table = KNOWN_TABLES[A100]
     gpus = [data.draw(gpus_of(table, f"GPU-{i}")) for i in range(3)]

@@ -5,17 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import Fleet, Take
 from gpuplane.core.fleet.facts import GpuFacts, NodeFacts, Taint
 from gpuplane.core.ids import ReservationId
-from gpuplane.core.scheduling.bench import NOT_FIT, Bench, Row, open_bench
+from gpuplane.core.prediction.classes import WorkloadClass
+from gpuplane.core.prediction.hints import Length, PlacementHint
+from gpuplane.core.scheduling.bench import (
+    MIN_ROWS,
+    NOT_FIT,
+    Bench,
+    Row,
+    expected_s,
+    open_bench,
+)
 from gpuplane.core.scheduling.devices import choose_devices
-from gpuplane.core.scheduling.filters import EVERYWHERE, FILTERS
+from gpuplane.core.scheduling.filters import EVERYWHERE, FILTERS, count_refused
 from gpuplane.core.scheduling.fragmentation import (
     choose_share_gpu,
     compute_gradient_scores,
@@ -25,16 +36,24 @@ from gpuplane.core.scheduling.fragments import TypicalMix
 from gpuplane.core.scheduling.needs import OR, Need
 from gpuplane.core.scheduling.placement import place_batch, place_workload
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
+from gpuplane.core.scheduling.reservations import Reservation, Upcoming
 from gpuplane.core.scheduling.scores import compute_ranks
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.topology.named import named_topology
 from gpuplane.core.workloads import Toleration
 from tests.builders import A100, CLUSTER, H100, NOW, WorkloadBuilder, a_node, a_workload, an_id
+from tests.examples import examples
 
 OURS = ReservationId(an_id("ours"))
 THEIRS = ReservationId(an_id("theirs"))
 DATA = {"data.gpuplane.io/set": "cached"}
+HINTS = [
+    PlacementHint(WorkloadClass.INTERACTIVE, Length.SHORT, 20),
+    PlacementHint(WorkloadClass.TRAINING, Length.LONG, 70),
+    PlacementHint(None, Length.UNKNOWN, 60),
+    PlacementHint(None, Length.LONG),
+]
 
 
 def rarely(draw: st.DrawFn) -> bool:
@@ -42,28 +61,43 @@ def rarely(draw: st.DrawFn) -> bool:
 
 
 @st.composite
-def a_random_node(draw: st.DrawFn, index: int) -> NodeFacts:
+def a_kind_of_node(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw all of a node but its name."""
     count = draw(st.sampled_from([0, 2, 8, 8]))
     reserved = {g: draw(st.sampled_from([OURS, THEIRS])) for g in range(count) if rarely(draw)}
     slots = (("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4))
-    node = a_node(
-        f"node-{index}",
-        count,
-        model=draw(st.sampled_from([H100, H100, A100])),
-        cpu_milli=draw(st.sampled_from([6_000, 32_000])),
-        memory_mib=65_536,
-        labels=DATA if rarely(draw) else {},
-        taints=(Taint("team", "a"),) if rarely(draw) else (),
-        topology=named_topology("nvswitch-8", 8) if count == 8 and rarely(draw) else None,
-        mig={0: slots} if count and rarely(draw) else {},
-        unhealthy=(count - 1,) if count and rarely(draw) else (),
-        reserved=reserved,
-        cordoned=rarely(draw),
-        ready=not rarely(draw),
-        maintenance_at=NOW + 3_600_000 * draw(st.integers(1, 3)) if rarely(draw) else None,
-        price_micro_per_gpu_hour=draw(st.integers(0, 2)) * 1_000_000,
+    return {
+        "gpu_count": count,
+        "model": draw(st.sampled_from([H100, H100, A100])),
+        "cpu_milli": draw(st.sampled_from([6_000, 32_000])),
+        "memory_mib": 65_536,
+        "labels": DATA if rarely(draw) else {},
+        "taints": (Taint("team", "a"),) if rarely(draw) else (),
+        "topology": named_topology("nvswitch-8", 8) if count == 8 and rarely(draw) else None,
+        "mig": {0: slots} if count and rarely(draw) else {},
+        "unhealthy": (count - 1,) if count and rarely(draw) else (),
+        "reserved": reserved,
+        "cordoned": rarely(draw),
+        "ready": not rarely(draw),
+        "maintenance_at": NOW + 3_600_000 * draw(st.integers(1, 3)) if rarely(draw) else None,
+        "price_micro_per_gpu_hour": draw(st.integers(0, 2)) * 1_000_000,
+        "has_a_smaller_gpu": count > 0 and rarely(draw),
+    }
+
+
+@st.composite
+def some_nodes(draw: st.DrawFn) -> tuple[NodeFacts, ...]:
+    """Draw nodes of a few kinds, so that some of them come into the same state."""
+    kinds = draw(st.lists(a_kind_of_node(), min_size=1, max_size=3))
+    return tuple(
+        a_random_node(f"node-{index}", **draw(st.sampled_from(kinds)))
+        for index in range(draw(st.integers(1, 5)))
     )
-    if count and rarely(draw):
+
+
+def a_random_node(name: str, *, has_a_smaller_gpu: bool, **kind: Any) -> NodeFacts:
+    node = a_node(name, **kind)
+    if has_a_smaller_gpu:
         return replace(node, gpus=(_smaller(node.gpus[0]), *node.gpus[1:]))
     return node
 
@@ -110,16 +144,47 @@ def with_rest(draw: st.DrawFn, asked: WorkloadBuilder) -> WorkloadBuilder:
         asked = asked.having(reservation_id=OURS)
     if rarely(draw):
         asked = asked.having(estimated_duration_s=7_200)
+    if rarely(draw):
+        asked = asked.having(hint=draw(st.sampled_from(HINTS)))
     return asked
 
 
-fleets = st.integers(1, 5).flatmap(lambda n: st.tuples(*(a_random_node(i) for i in range(n))))
+alike = st.integers(2, 4).flatmap(
+    lambda count: st.sampled_from([2, 4]).map(
+        lambda gpus: tuple(a_node(f"node-{index}", gpus) for index in range(count))
+    )
+)
+fleets = st.one_of(alike, some_nodes())
 classes = st.lists(a_random_class(), min_size=1, max_size=4)
 mixes = st.lists(a_random_class(), max_size=6).map(
     lambda some: compute_typical_mix(some, share=1.0, max_classes=8)
 )
 policies = st.builds(Policy, placement=st.sampled_from(list(PlacementPolicy)))
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=25)
+Clear = tuple[list[int], int, str]
+"""GPUs that are kept clear by node, hours until their reservation begins, its project."""
+clears = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from([0, 0b1, 0b11, 0xF0]), min_size=5, max_size=5),
+        st.sampled_from([0, 0, 1]),
+        st.sampled_from(["lab", "lab", "default"]),
+    ),
+    max_size=2,
+)
+
+
+def keep_clear(fleet: Fleet, asked: Sequence[Clear]) -> list[Upcoming]:
+    """Return reservations that have not begun, with some GPUs of some nodes kept clear for each."""
+    found = []
+    for number, (by_node, hours, project) in enumerate(asked):
+        start_at = NOW + hours * 3_600_000 + 1
+        reservation = Reservation(
+            ReservationId(an_id(f"clear-{number}")), CLUSTER, H100, 1, start_at,
+            start_at + 3_600_000, "default", project,
+        )  # fmt: skip
+        masks = np.array(by_node[: len(fleet)], dtype=np.uint16) & fleet.present_mask
+        found.append(Upcoming(reservation, masks))
+    return found
 
 
 def fresh_row(
@@ -128,12 +193,15 @@ def fresh_row(
     policy: Policy,
     mix: TypicalMix,
     asked: Workload,
+    clear: Sequence[Clear],
 ) -> Row:
     """Return the row of a fleet that has no past: every filter and score is asked of every node."""
     fleet = Fleet(CLUSTER, nodes)
     for take in held:
         fleet.allocate(take)
-    return Bench(fleet, policy, mix, NOW, 3).row(asked)
+    bench = Bench(fleet, policy, mix, NOW, 3)
+    bench.upcoming = keep_clear(fleet, clear)
+    return bench.row(asked)
 
 
 def straight_ranks(row: Row) -> list[int]:
@@ -145,29 +213,44 @@ def straight_ranks(row: Row) -> list[int]:
     return np.where(fits, compute_ranks(row.context, EVERYWHERE), NOT_FIT).tolist()
 
 
-@settings(max_examples=150)
-@given(fleets, classes, st.lists(mixes, min_size=1, max_size=2), policies, steps)
+@examples(150)
+@given(
+    fleets,
+    classes,
+    st.lists(mixes, min_size=1, max_size=2),
+    policies,
+    steps,
+    st.lists(clears, min_size=1, max_size=2),
+    st.sampled_from([2, MIN_ROWS]),
+)
 def test_a_bench_with_a_past_ranks_as_one_without(
     nodes: tuple[NodeFacts, ...],
     asked: list[Workload],
     some_mixes: list[TypicalMix],
     policy: Policy,
     history: list[tuple[int, int]],
+    some_clears: list[list[Clear]],
+    most_rows: int,
 ) -> None:
     fleet = Fleet(CLUSTER, nodes)
-    mix = some_mixes[0]
+    mix, clear = some_mixes[0], some_clears[0]
     bench = open_bench(fleet, policy, mix, NOW, 3)
+    bench.max_rows = most_rows
+    bench.upcoming = keep_clear(fleet, clear)
     held: list[Take] = []
     for verb, number in history:
         workload = asked[number % len(asked)]
         if verb == 0:
             mix = some_mixes[number % len(some_mixes)]
+            clear = some_clears[number % len(some_clears)]
             bench.close()
             bench = open_bench(fleet, policy, mix, NOW, 3)
+            bench.upcoming = keep_clear(fleet, clear)
         elif verb == 1:
             mark = fleet.checkpoint()
             place_workload(workload, bench, None)
-            bench.row(workload).ranks  # noqa: B018 - looked at while it is counted
+            row = bench.row(workload)
+            row.count_refused() if number % 2 else row.ranks  # looked at while it is counted
             fleet.rollback(mark)
         elif verb == 2 and held:
             fleet.release(held.pop(number % len(held)))
@@ -178,10 +261,12 @@ def test_a_bench_with_a_past_ranks_as_one_without(
             held += spots.takes if spots is not None else ()
     for workload in asked:
         row = bench.row(workload)
-        straight = fresh_row(nodes, held, policy, mix, workload)
+        straight = fresh_row(nodes, held, policy, mix, workload, clear)
         expected = straight_ranks(straight)
         assert row.fits.tolist() == [rank != NOT_FIT for rank in expected]
+        assert row.fits_any == (max(expected) != NOT_FIT)
         assert row.ranks.tolist() == expected
+        assert row.count_refused() == count_refused(row.need, fleet)[0]
         for allowed in (None, np.arange(len(nodes)) % 2 == 1):
             left = [r if allowed is None or allowed[i] else NOT_FIT for i, r in enumerate(expected)]
             best = left.index(max(left))
@@ -269,7 +354,7 @@ def plain_choices(
     return choices
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(fleets, classes, mixes, steps)
 def test_fragments_are_those_of_the_definition(
     nodes: tuple[NodeFacts, ...],
@@ -301,17 +386,66 @@ def test_fragments_are_those_of_the_definition(
                 assert chosen == min(choices)[2]
 
 
-@given(fleets, classes, mixes, policies, st.integers(1, 12))
+@given(fleets, classes, mixes, policies, st.integers(1, 12), clears)
 def test_a_batch_is_placed_as_one_after_the_other(
     nodes: tuple[NodeFacts, ...],
     asked: list[Workload],
     mix: TypicalMix,
     policy: Policy,
     count: int,
+    clear: list[Clear],
 ) -> None:
     batch = Bench(Fleet(CLUSTER, nodes), policy, mix, NOW, 1)
     single = Bench(Fleet(CLUSTER, nodes), policy, mix, NOW, 1)
+    batch.upcoming = keep_clear(batch.fleet, clear)
+    single.upcoming = keep_clear(single.fleet, clear)
     for workload in asked:
         together = place_batch(workload, count, batch)
         spots = [place_workload(workload, single, None) for _ in range(count)]
         assert together == [each for each in spots if each is not None]
+
+
+@given(fleets, classes, mixes, policies, clears)
+def test_gpus_that_are_kept_clear_are_taken_by_nobody_who_might_not_be_gone_in_time(
+    nodes: tuple[NodeFacts, ...],
+    asked: list[Workload],
+    mix: TypicalMix,
+    policy: Policy,
+    clear: list[Clear],
+) -> None:
+    bench = Bench(Fleet(CLUSTER, nodes), policy, mix, NOW, 1)
+    bench.upcoming = keep_clear(bench.fleet, clear)
+    for workload in asked:
+        length_ms = expected_s(workload, policy) * MS_PER_S
+        kept = [
+            each
+            for each in bench.upcoming
+            if each.reservation.project != "default" and NOW + length_ms > each.reservation.start_at
+        ]
+        for spots in place_batch(workload, 4, bench):
+            for take in spots.takes:
+                held = take.gpu_mask if take.mig is None else 1 << take.mig[0]
+                assert not any(int(each.masks[take.node]) & held for each in kept)
+
+
+@examples(30)
+@given(alike, classes, mixes, policies, clears, st.lists(st.integers(0, 3), max_size=8))
+def test_nodes_of_one_state_are_not_alike_where_gpus_are_kept_clear(
+    nodes: tuple[NodeFacts, ...],
+    asked: list[Workload],
+    mix: TypicalMix,
+    policy: Policy,
+    clear: list[Clear],
+    touched: list[int],
+) -> None:
+    bench = Bench(Fleet(CLUSTER, nodes), policy, mix, NOW, 3)
+    bench.upcoming = keep_clear(bench.fleet, clear)
+    for each in asked:
+        bench.row(each).ranks  # noqa: B018 - looked at before anything changes
+    for place in touched:
+        mark = bench.fleet.checkpoint()
+        bench.fleet.allocate(Take(place % len(nodes), 0, 0, 500, 0, 0))
+        bench.fleet.rollback(mark)
+        for each in asked:
+            straight = fresh_row(nodes, [], policy, mix, each, clear)
+            assert bench.row(each).ranks.tolist() == straight_ranks(straight)

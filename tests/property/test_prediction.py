@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.prediction.classes import Confidence, Past, WorkloadClass, classify
@@ -39,6 +39,7 @@ from gpuplane.core.prediction.sketches import (
     sketch_values,
 )
 from gpuplane.core.workloads import JobType
+from tests.examples import examples
 from tests.unit.core.prediction.requests import a_request
 
 values = st.lists(st.integers(0, 10**7), max_size=60)
@@ -137,7 +138,7 @@ def test_a_record_keeps_the_newest_days_and_survives_being_stored(learned: list[
 texts = st.text("abcdefghijklmnop-_./ 0123456789ABCDEF", max_size=40)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(texts, max_size=4),
     st.sampled_from(JobType),

@@ -242,3 +242,18 @@ def test_what_is_borrowed_is_what_the_verdict_announced(
         for pair in declared.pairs:
             grown = tree.borrowing(request.queue, pair) - before[pair]
             assert grown == announced.get(pair, 0)
+
+
+@given(histories(), st.booleans())
+def test_the_level_asked_for_alone_is_that_of_the_whole_answer(
+    history: tuple[Declared, list[Request]], is_overdrawn: bool
+) -> None:
+    declared, wanted = history
+    tree = declared.tree()
+    for request in wanted[: len(wanted) // 2]:
+        if is_overdrawn or tree.fits(request.queue, request.usage).fits:
+            tree.add_usage(request.queue, request.usage)
+    for request in wanted:
+        answer = tree.fits(request.queue, request.usage)
+        level = tree.find_level(request.queue, request.usage)
+        assert level == (answer.borrow_level if answer.fits else -1)

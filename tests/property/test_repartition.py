@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.facts import GpuFacts, MigChange, MigPlacement, NodeFacts
@@ -15,6 +15,7 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.policy import Policy
 from tests.builders import A100, NOW, World, a_node, a_workload
+from tests.examples import examples
 
 TABLE = KNOWN_TABLES[A100]
 PROFILES = [profile.name for profile in TABLE.profiles if not profile.is_variant]
@@ -89,7 +90,7 @@ def carry_out(world: World, changes: list[MigChange]) -> None:
 
 
 @given(worlds())
-@settings(max_examples=60)
+@examples(60)
 def test_a_cut_is_legal_and_touches_nothing_that_is_held_or_given_out(world: World) -> None:
     before = held(world)
     decision = decide(world.snapshot(), OFF, NOW, 1)
@@ -109,7 +110,7 @@ def test_a_cut_is_legal_and_touches_nothing_that_is_held_or_given_out(world: Wor
 
 
 @given(worlds())
-@settings(max_examples=60)
+@examples(60)
 def test_who_was_promised_a_cut_starts_once_it_is_made(world: World) -> None:
     decision = decide(world.snapshot(), OFF, NOW, 1)
     promised = {verdict.job_id for verdict in decision.repartitioning}
@@ -124,7 +125,7 @@ def test_who_was_promised_a_cut_starts_once_it_is_made(world: World) -> None:
 
 
 @given(worlds())
-@settings(max_examples=40)
+@examples(40)
 def test_while_a_gpu_is_cut_the_same_is_not_asked_for_again(world: World) -> None:
     decision = decide(world.snapshot(), OFF, NOW, 1)
     underway = {verdict.job_id: verdict.changes for verdict in decision.repartitioning}
@@ -139,7 +140,7 @@ def test_while_a_gpu_is_cut_the_same_is_not_asked_for_again(world: World) -> Non
 
 
 @given(worlds())
-@settings(max_examples=30)
+@examples(30)
 def test_the_order_of_the_input_does_not_matter(world: World) -> None:
     first = decide(world.snapshot(), OFF, NOW, 1).to_json()
     world.pending = list(reversed(world.pending))

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.facts import NodeFacts
@@ -46,6 +46,7 @@ from gpuplane.core.workloads import (
     Spreading,
 )
 from tests.builders import A100, H100, NOW, World, a_node, a_workload, an_id, running_of
+from tests.examples import examples
 
 _PREEMPTING = PreemptionPolicy(
     WithinClusterQueue.LOWER_PRIORITY, ReclaimWithinCohort.LOWER_PRIORITY
@@ -255,7 +256,7 @@ def test_replicas_lie_as_the_job_asked(world: World, policy: Policy) -> None:
             assert "" not in parts
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(worlds(), policies)
 def test_planning_again_after_applying_changes_nothing(world: World, policy: Policy) -> None:
     decision = decide(world.snapshot(), policy, NOW, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.amounts import MS_PER_S
@@ -27,6 +27,7 @@ from gpuplane.core.scheduling.reservations import Reservation, latest_hold, may_
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority, ReplicaRequest
 from tests.builders import CLUSTER, H100, NOW, World, a_node, a_workload, an_id
+from tests.examples import examples
 from tests.property.test_scheduling import policies, worlds
 
 PAIR = FlavorResource(H100, GPU)
@@ -98,7 +99,7 @@ def crowds(draw: st.DrawFn) -> World:
     return world
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(crowds())
 def test_stopping_and_starting_comes_to_rest(world: World) -> None:
     """No circle of victims: everyone only stops lower classes, so the rounds are bounded."""
@@ -143,7 +144,7 @@ def test_what_was_lent_comes_back_to_whom_it_belongs(
     assert stopped <= wanted, "one victim for each GPU is enough, since each holds one or more"
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(5, 8),
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 9)), min_size=4, max_size=10),

@@ -1,7 +1,7 @@
 """The tables choose what an exhaustive comparison chooses, on any wiring up to sixteen GPUs."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.topology.matrix import (
@@ -12,6 +12,7 @@ from gpuplane.core.topology.matrix import (
     parse_topo_matrix,
 )
 from gpuplane.core.topology.tables import TopologyClass, topology_class
+from tests.examples import examples
 from tests.unit.core.topology.matrices import Oracle, gpus_of, nested_switches_16
 
 
@@ -39,7 +40,7 @@ def matrices(draw: st.DrawFn, max_gpus: int = 6) -> LinkMatrix:
 
 
 @given(matrices(), st.sampled_from(LinkPreference), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_every_mask_and_count_gives_the_exhaustive_choice(
     matrix: LinkMatrix, preference: LinkPreference, required: bool
 ) -> None:
@@ -61,7 +62,7 @@ def test_every_mask_and_count_gives_the_exhaustive_choice(
     st.sampled_from(LinkPreference),
     st.booleans(),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_sixteen_gpus_give_a_set_of_most_worth(
     free: int, data: st.DataObject, preference: LinkPreference, required: bool
 ) -> None:

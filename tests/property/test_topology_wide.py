@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink
+from gpuplane.core.topology.named import named_topology
 from gpuplane.core.topology.tables import TopologyClass, topology_class
-from tests.unit.core.topology.matrices import Oracle, nested_switches_16
-
-Ints = NDArray[np.int64]
+from tests.examples import examples
+from tests.unit.core.topology.matrices import (
+    Oracle,
+    best_worths,
+    nested_switches_16,
+    worth_of_sets,
+)
 
 
 @st.composite
@@ -32,7 +37,7 @@ def wide_matrices(draw: st.DrawFn, least: int, most: int) -> LinkMatrix:
 
 
 @given(wide_matrices(9, 11), st.data(), st.sampled_from(LinkPreference), st.booleans())
-@settings(max_examples=8)
+@examples(8)
 def test_the_choice_and_what_it_leaves_behind_are_those_of_comparing_every_set(
     matrix: LinkMatrix, data: st.DataObject, preference: LinkPreference, required: bool
 ) -> None:
@@ -45,59 +50,46 @@ def test_the_choice_and_what_it_leaves_behind_are_those_of_comparing_every_set(
         assert entry.best_subset(free, count, preference, required=required) == expected
 
 
-def worth_of_sets(oracle: Oracle, preference: LinkPreference) -> Ints:
-    """Return an order of all sets by worth, from the written rules alone, shape (mask,)."""
-    matrix, count = oracle.matrix, oracle.matrix.gpu_count
-    parts = [np.zeros(1 << count, dtype=np.int64) for _ in range(4)]
-    masks = np.arange(1 << count)
-    for i in range(count):
-        for j in range(i):
-            both = (masks >> i & masks >> j & 1) == 1
-            for part, value in zip(parts, oracle.worth(1 << i | 1 << j, preference), strict=True):
-                part[both] += value
-    key = parts[0]
-    for part, most in zip(parts[1:], (1 << 17, 1 << 7, 1 << 9), strict=True):
-        key = key * most + part
-    assert matrix.gpu_count <= 16
-    return key
-
-
-def allowed_sets(oracle: Oracle, preference: LinkPreference) -> NDArray[np.bool_]:
-    """Return which sets have only pairs that satisfy the preference, shape (mask,)."""
-    count = oracle.matrix.gpu_count
-    masks = np.arange(1 << count)
-    allowed = np.ones(1 << count, dtype=np.bool_)
-    for i in range(count):
-        for j in range(i):
-            if not oracle.allowed(1 << i | 1 << j, preference):
-                allowed &= (masks >> i & masks >> j & 1) == 0
-    return allowed
-
-
 @given(wide_matrices(16, 16), st.sampled_from(LinkPreference), st.booleans(), st.integers(1, 16))
-@settings(max_examples=6)
+@examples(6)
 def test_every_mask_of_sixteen_gpus_gives_a_set_of_most_worth(
     matrix: LinkMatrix, preference: LinkPreference, required: bool, count: int
 ) -> None:
-    oracle = Oracle(matrix)
-    asked = LinkPreference.NVLINK if preference is LinkPreference.NONE else preference
-    worth = worth_of_sets(oracle, asked)
-    masks = np.arange(1 << 16)
-    sizes = np.array([mask.bit_count() for mask in range(1 << 16)])
-    fits = sizes == count
-    if required:
-        fits &= allowed_sets(oracle, preference)
-    best = np.where(fits, worth, -1)
-    for bit in range(16):
-        halves = best.reshape(-1, 2, 1 << bit)
-        np.maximum(halves[:, 1], halves[:, 0], out=halves[:, 1])
-    entry = TopologyClass(matrix)
-    row = entry.subset_row(count, preference, required=required).astype(np.int64)
+    check_every_mask(matrix, preference, count, required=required)
+
+
+def check_every_mask(
+    matrix: LinkMatrix, preference: LinkPreference, count: int, *, required: bool
+) -> None:
+    """Compare the choice for every mask with the best of all sets inside it."""
+    worth = worth_of_sets(matrix, preference)
+    best = best_worths(matrix, preference, required=required)[count]
+    masks = np.arange(1 << matrix.gpu_count)
+    row = TopologyClass(matrix).subset_row(count, preference, required=required).astype(np.int64)
     found = row > 0
     assert np.array_equal(found, best >= 0)
     assert (row[found] & ~masks[found] == 0).all()
-    assert fits[row[found]].all()
+    assert (np.bitwise_count(row[found]) == count).all()
     assert np.array_equal(worth[row[found]], best[found])
+
+
+SIXTEEN = {
+    "nested switches": nested_switches_16(),
+    "nvswitch": named_topology("nvswitch-16", 16),
+    "sockets": named_topology("pcie-dual-socket-16", 16),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("preference", list(LinkPreference))
+@pytest.mark.parametrize("name", SIXTEEN)
+def test_every_mask_and_count_of_sixteen_gpus_is_the_optimum(
+    name: str, preference: LinkPreference, required: bool
+) -> None:
+    """All of them; `make test` draws some of this, on any wiring."""
+    for count in range(1, 17):
+        check_every_mask(SIXTEEN[name], preference, count, required=required)
 
 
 def test_a_choice_is_a_look_up_once_the_row_of_its_count_stands() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.scheduling.cycle import decide
@@ -14,6 +14,7 @@ from gpuplane.core.scheduling.why import Change, explain_workload
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import NetworkMode, Spreading
 from tests.builders import NOW, World
+from tests.examples import examples
 from tests.property.test_scheduling import worlds
 
 ALONE = replace(Policy(), preemption=replace(Policy().preemption, enabled=False))
@@ -44,7 +45,7 @@ def changed(workload: Workload, change: Change) -> Workload:
     raise AssertionError(f"the worlds drawn here need no change of {change.field}")
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(worlds(), st.data())
 def test_a_change_that_is_named_starts_the_job(world: World, data: st.DataObject) -> None:
     workload = data.draw(st.sampled_from(world.pending))

@@ -7,16 +7,18 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuplane import __version__
 from gpuplane.api.authentication import Authenticator
-from gpuplane.api.edge import Edge
+from gpuplane.api.edge import Edge, request_times
 from gpuplane.api.errors import answer_errors
 from gpuplane.api.guard import Guard, GuardContext
 from gpuplane.api.limits import Limits, SubmitBuckets
 from gpuplane.api.openapi import describe_api
 from gpuplane.api.operations import api_router, probe_router
 from gpuplane.api.refusals import RefusalTrace
+from gpuplane.api.shortcuts import Shortcuts
 from gpuplane.db.database import Database
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.loops import LoopState
@@ -43,13 +45,26 @@ class AppDependencies:
     """Named parts that endpoints may ask for with `call.port(name, kind)`."""
 
 
+class _Api(FastAPI):
+    """The framework's app, passed by where a shortcut leads to the endpoint."""
+
+    shortcuts: Shortcuts
+    straight: ASGIApp
+    """The shortcuts behind an edge of their own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, by a shortcut if one is for it."""
+        app = self.straight if self.shortcuts.are_for(scope) else super().__call__
+        await app(scope, receive, send)
+
+
 def create_app(deps: AppDependencies) -> FastAPI:
     """Return the app.
 
     Raises:
         ValueError: If an endpoint names no permission, or two have one method and path.
     """
-    app = FastAPI(
+    app = _Api(
         title="gpuplane",
         version=__version__,
         summary="One control plane for every GPU an organisation owns or rents.",
@@ -79,7 +94,10 @@ def create_app(deps: AppDependencies) -> FastAPI:
         _mount(app, router, PREFIX, context, seen)
     answer_errors(app)
     app.state.refusals = RefusalTrace(deps.database, deps.clock)
-    app.add_middleware(Edge, registry=deps.registry)
+    times = request_times(deps.registry)
+    app.add_middleware(Edge, times=times)
+    app.shortcuts = Shortcuts(app)
+    app.straight = Edge(app.shortcuts, times)
     document: list[dict[str, Any]] = []
 
     def described() -> dict[str, Any]:

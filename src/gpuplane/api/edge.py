@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuplane.kit.errors import InvalidInput, ProductError
 from gpuplane.kit.ids import new_id
-from gpuplane.kit.logs import log_context
+from gpuplane.kit.logs import begin_log_context, end_log_context
 from gpuplane.kit.problems import MEDIA_TYPE, problem_of
 
 access_log = logging.getLogger("gpuplane.access")
@@ -26,19 +26,24 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds by machines; logged at debug level."""
 
 
+def request_times(registry: CollectorRegistry) -> Histogram:
+    """Return the histogram of request times of one process."""
+    return Histogram(
+        "gpuplane_http_request_seconds",
+        "Time from the first byte of a request to the last of its answer",
+        ("method", "route", "status"),
+        buckets=BUCKETS_S,
+        registry=registry,
+    )
+
+
 class Edge:
     """Wraps the whole app."""
 
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
-        """Wrap an app; its request times go to the registry."""
+    def __init__(self, app: ASGIApp, times: Histogram) -> None:
+        """Wrap an app; its request times go to the histogram that `request_times` made."""
         self._app = app
-        self._seconds = Histogram(
-            "gpuplane_http_request_seconds",
-            "Time from the first byte of a request to the last of its answer",
-            ("method", "route", "status"),
-            buckets=BUCKETS_S,
-            registry=registry,
-        )
+        self._seconds = times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens inside."""
@@ -58,18 +63,19 @@ class Edge:
             await send(message)
 
         started = time.perf_counter()
-        with log_context(request_id=request_id):
-            try:
-                _check_path(scope)
-                await self._app(scope, receive, sending)
-            except ProductError as error:
-                await _send_problem(error, request_id, sending)
-            except Exception:
-                log.exception("a request failed")
-                if not status:
-                    await _send_problem(_internal(), request_id, sending)
-            finally:
-                self._note(scope, status or 499, time.perf_counter() - started)
+        context = begin_log_context({"request_id": request_id})
+        try:
+            _check_path(scope)
+            await self._app(scope, receive, sending)
+        except ProductError as error:
+            await _send_problem(error, request_id, sending)
+        except Exception:
+            log.exception("a request failed")
+            if not status:
+                await _send_problem(_internal(), request_id, sending)
+        finally:
+            self._note(scope, status or 499, time.perf_counter() - started)
+            end_log_context(context)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")

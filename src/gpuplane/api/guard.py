@@ -92,7 +92,10 @@ class Guard:
         permission = permission_of(route.endpoint)
         if permission is None:
             raise ValueError(f"{route.path} names no permission; mark it with @requires(...)")
-        self._app = direct_app(route) or app
+        direct = direct_app(route)
+        self.is_direct = direct is not None
+        """Whether the framework's own request handler is passed by."""
+        self._app = direct or app
         self._context = context
         self._permission = permission
         self._upload_bytes = upload_limit(route.endpoint)

@@ -110,6 +110,9 @@ class ReplicaObservation:
     nothing measures it."""
     gpu_utilization_permille: int | None = None
     """Mean utilisation of its GPUs since it started, in thousandths."""
+    forbids: bool = False
+    """Whether the attempt was evicted before it was started: its ranks are not known then, and
+    what is said of this one holds of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ def find_job_exactly(client: Client, key: str, **query: Any) -> dict[str, Any]:
     """Return the job of an id, a whole name, or 8 or more characters that only one id has.
 
     Those are an id's beginning, or its end, which lists show; never part of a name. Of jobs with
-    one name the unfinished one is meant, and the newest if all are over.
+    one name in one project the unfinished one is meant, and the newest if all are over; between
+    projects nothing is chosen, for an admin sees those of every tenant.
 
     Args:
         client: Whom to ask.
@@ -65,7 +66,10 @@ def find_job_exactly(client: Client, key: str, **query: Any) -> dict[str, Any]:
     """
     if is_uuid(key):
         return _dict(client.get(f"/jobs/{segment(key)}"))
-    found = _newest(_named(client, key, **query))
+    named = _named(client, key, **query)
+    if len({job["project_id"] for job in named}) > 1:
+        raise _several("jobs", key, sorted(named, key=lambda job: job["status"] in OVER))
+    found = _newest(named)
     if not found and len(key) >= SURE_PART:
         found = _by_part_of_id(client, key.lower())
     near = [] if found else _beginning(client, key, **query)
@@ -216,7 +220,7 @@ def _is_name(key: str) -> bool:
 
 def _several(nouns: str, key: str, found: list[dict[str, Any]]) -> CliError:
     lines = [
-        f"{row['id']}  {row.get('name', '')}  {row.get('status', '')}  "
+        f"{row['id']}  {row.get('name', '')}  {_place_of(row)}{row.get('status', '')}  "
         f"{age(row.get('created_at'))}".rstrip()
         for row in found[:SHOWN]
     ]
@@ -225,6 +229,11 @@ def _several(nouns: str, key: str, found: list[dict[str, Any]]) -> CliError:
         fix="Name one by its id:\n  " + "\n  ".join(lines),
         code=Exit.USAGE,
     )
+
+
+def _place_of(row: dict[str, Any]) -> str:
+    """Return tenant and project of a row that says them, to stand before its status."""
+    return f"{row['tenant']}/{row['project']}  " if "tenant" in row and "project" in row else ""
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -86,6 +86,19 @@ def output_option(function: F) -> F:
     )(function)
 
 
+def declared_option(function: F) -> F:
+    """Add `-o` to a command that shows something as it is declared or stored, so as data."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice([each.value for each in Output]),
+        default=Output.YAML.value,
+        callback=lambda _context, _parameter, value: Output(value),
+        help="How it is shown.",
+        show_default=True,
+    )(function)
+
+
 def show_data(value: Any, output: Output) -> None:
     """Write a value as JSON or YAML to standard output."""
     if output is Output.YAML:

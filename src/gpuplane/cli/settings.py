@@ -27,12 +27,12 @@ def load_target(environment: Mapping[str, str] | None = None) -> Target:
 
     Raises:
         Unreachable: If none is named and none runs here.
-        CliError: If the token is missing, or the variable for it is empty.
+        CliError: If the token is missing, or a variable is set to nothing or to what cannot be.
     """
     env = os.environ if environment is None else environment
     home = home_of(env)
     local = _read(home / "address")
-    url = (env.get("GPUPLANE_URL") or local).rstrip("/")
+    url = (_named(env, "GPUPLANE_URL", "an address", "this machine's own") or local).rstrip("/")
     if not url:
         raise Unreachable(f"No control plane runs on {home}.", fix=START_HINT)
     if not url.startswith(("http://", "https://")):
@@ -48,7 +48,19 @@ def load_target(environment: Mapping[str, str] | None = None) -> Target:
             fix="Set GPUPLANE_TOKEN; `gpuplane tokens create NAME` makes one where you have one.",
             code=Exit.REFUSED,
         )
-    return Target(url, token, env.get("GPUPLANE_PROJECT") or None)
+    return Target(url, token, _named(env, "GPUPLANE_PROJECT", "a project", "your own"))
+
+
+def _named(env: Mapping[str, str], variable: str, what: str, default: str) -> str | None:
+    """Return what a variable names, None where it is not set; set to nothing it names nothing."""
+    value = env.get(variable)
+    if value is not None and not value.strip():
+        raise CliError(
+            f"{variable} is set and empty, so nothing is named.",
+            fix=f"Give it {what}, or unset it for {default}.",
+            code=Exit.USAGE,
+        )
+    return value
 
 
 def _token(env: Mapping[str, str]) -> str:
@@ -65,7 +77,15 @@ def _token(env: Mapping[str, str]) -> str:
 
 def home_of(environment: Mapping[str, str]) -> Path:
     """Return the home folder of this machine's control plane."""
-    return Path(environment.get("GPUPLANE_HOME") or "~/.gpuplane").expanduser()
+    named = _named(environment, "GPUPLANE_HOME", "a folder", "~/.gpuplane") or "~/.gpuplane"
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:  # ~nobody, or ~ where no home is known
+        raise CliError(
+            f"GPUPLANE_HOME {named!r} is no folder: {error}",
+            fix="Write its whole path.",
+            code=Exit.USAGE,
+        ) from error
 
 
 def _read(path: Path) -> str:

@@ -18,6 +18,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 
@@ -228,6 +229,7 @@ def find_model(name: str) -> GpuModel | None:
     return models[0] if models else None
 
 
+@lru_cache(maxsize=1_024)
 def find_models(name: str) -> tuple[GpuModel, ...]:
     """Return every model that satisfies a name: one for a model's name, all for a family's."""
     key = _normalise(name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 
 import uvicorn
 
+from gpuplane.db.first_schema import make_first_schema
 from gpuplane.entry.assembling import issuers_of
 from gpuplane.entry.control import build
 from gpuplane.entry.home import Home, HomeInUse
@@ -24,6 +26,10 @@ never closed from here in the moment in which a request is sent on it."""
 SWITCH_S = 0.0005
 """How long a thread may compute while others wait for their turn. Every call into SQLite gives the
 turn away, and at Python's default of 5 ms the writer would wait that long after each of them."""
+COLLECT_AFTER = 20_000
+"""How many objects may come beyond those that go before rings of garbage among them are looked for.
+A decision makes an answer for each of 10,000 waiting jobs and lets go of those of the one before;
+at Python's default of 700 it would be stopped 14 times to look at the same ones."""
 
 
 _log = logging.getLogger(__name__)
@@ -45,6 +51,7 @@ def serve(settings: Settings) -> int:
     """
     arm_from_environment()
     sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(COLLECT_AFTER)
     issuers_of(settings)
     home = Home(settings.home)
     try:
@@ -88,6 +95,7 @@ def _bind(settings: Settings) -> socket.socket:
 
 
 async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> None:
+    make_first_schema(settings.sql_url)
     with home_refusals(settings.home):
         control = build(settings, home)
     port = sockets[0].getsockname()[1]
@@ -98,6 +106,7 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
         log_config=None,
         access_log=False,
         lifespan="off",
+        proxy_headers=False,  # nothing here asks for a caller's address or scheme
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=64 * 1024,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpuplane.core.scheduling.policy import PlacementPolicy
 
@@ -485,7 +486,22 @@ def _checked(settings: Settings) -> Settings:
         raise SettingsError(
             f"GPUPLANE_DATABASE_URL starts with {scheme!r}; use sqlite:///PATH or postgresql://…"
         )
+    _check_endpoint(settings.telemetry.otlp_endpoint)
     return settings
+
+
+def _check_endpoint(url: str) -> None:
+    """Refuse an endpoint to which no trace could ever be sent; empty means that none are."""
+    try:
+        parts = urlsplit(url)
+        holds = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        holds = False
+    if url and not (holds and url.isascii() and url.isprintable() and " " not in url):
+        raise SettingsError(
+            f"GPUPLANE_TELEMETRY_OTLP_ENDPOINT={url!r} is no http or https URL. Write it like "
+            "http://127.0.0.1:4318, or leave it out for no traces."
+        )
 
 
 def _check_value(name: str, value: Any, each: Any) -> None:
@@ -535,6 +551,8 @@ def _parse(name: str, text: str, each: Any) -> Any:
         if kind in (int, float):
             return kind(text)
         if isinstance(each.default, Path):
+            if not text.strip():  # it would be the folder one happens to stand in
+                raise SettingsError(f"{name} is set and empty. Name a folder, or leave it out.")
             return Path(text)
     except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]

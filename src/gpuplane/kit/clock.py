@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -41,7 +42,13 @@ class SystemClock:
 def instant_to_text(instant_ms: int) -> str:
     """Return an instant as RFC 3339 in UTC with milliseconds, as the API shows it."""
     seconds, ms = divmod(instant_ms, 1000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{ms:03d}Z"
+    return f"{_second_to_text(seconds)}.{ms:03d}Z"
+
+
+@lru_cache(maxsize=1_024)
+def _second_to_text(seconds: int) -> str:
+    """Return a second without its zone; what is told together mostly lies within a few."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def instant_from_datetime(value: datetime) -> int:

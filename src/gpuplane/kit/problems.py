@@ -120,9 +120,10 @@ def _field_error(error: Mapping[str, Any], body_type: object) -> FieldError:
         return FieldError(path, *_SENTENCES[kind])
     if kind in ("enum", "literal_error"):
         expected = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        reason = f"This is none of the known values: {_listed(sorted(expected))}."
         given = error.get("input")
-        fix = nearest(given[:100], expected) if isinstance(given, str) else nearest("", expected)
-        return FieldError(path, "This is none of the known values.", fix)
+        close = difflib.get_close_matches(given[:100], expected) if isinstance(given, str) else []
+        return FieldError(path, reason, f"Did you mean {close[0]}?" if close else "Write one.")
     message = str(error["msg"]).removeprefix("Value error, ")
     message = re.sub(r"^(Input|String|List|Dictionary) should", "This should", message)
     reason = message if message.endswith(".") else f"{message}."

@@ -106,6 +106,72 @@ def test_a_tenant_a_project_and_an_earlier_job_are_named_in_full(
 
 
 @pytest.mark.usefixtures("guilds")
+def test_a_project_of_the_same_name_that_another_tenant_gets_is_not_waited_for(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    project = "kind: Project\nmetadata: {name: anvil, tenant: smiths}\n"
+    text = JOB.format(name="not-in-it", gpus=1, priority="normal")
+    both = f"apiVersion: gpuplane.io/v1\n{project}---\n{placed(text, project='anvil')}"
+    file = manifest(tmp_path, both)
+    refused = cli("apply", "-f", file, "--dry-run")
+    assert (refused.code, "no such project" in refused.err) == (2, True), refused
+    manifest(tmp_path, both.replace("project: anvil", "project: anvil, tenant: smiths"))
+    assert actions(cli, file, "--dry-run") == {
+        "Project/anvil": "create", "Job/not-in-it": "create",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("guilds")
+def test_a_job_may_name_a_queue_that_is_declared_before_it(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    door = (
+        "apiVersion: gpuplane.io/v1\nkind: LocalQueue\n"
+        "metadata: {name: gate, cluster: demo, tenant: smiths}\n"
+        "spec: {clusterQueue: open}\n"
+    )
+    queue = (
+        "apiVersion: gpuplane.io/v1\nkind: ClusterQueue\n"
+        "metadata: {name: open, cluster: demo}\nspec: {coversEverything: true}\n"
+    )
+    text = placed(JOB.format(name="through", gpus=1, priority="normal"), tenant="smiths")
+    job = text.replace("  cluster: demo\n", "  cluster: demo\n  queue: gate\n")
+    file = manifest(tmp_path, f"{queue}---\n{door}---\n{job}")
+    alone = manifest(tmp_path, job, "alone.yaml")
+    refused = cli("apply", "-f", alone, "--dry-run")
+    assert (refused.code, "no queue 'gate'" in refused.err) == (2, True), refused
+    assert actions(cli, file, "--yes")["Job/through"] == "create"
+    assert actions(cli, file) == {
+        "ClusterQueue/open": "unchanged", "LocalQueue/gate": "unchanged",
+        "Job/through": "unchanged",
+    }  # fmt: skip
+    wide = cli.ok("quotas", "show", "open", "--cluster", "demo", "-o", "wide").out
+    assert "everything" in wide
+    assert "preempts:" in wide
+    cli.ok("cancel", "--wait", "through")
+    cli.ok("queues", "rm", "gate", "--cluster", "demo", "--tenant", "smiths")
+    cli.ok("quotas", "rm", "open", "--cluster", "demo")
+
+
+@pytest.mark.usefixtures("guilds")
+def test_a_name_that_several_projects_have_ends_none_of_their_jobs(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    text = JOB.format(name="twofold", gpus=1, priority="normal")
+    for where in ({"tenant": "smiths"}, {"tenant": "weavers", "project": "loom"}):
+        cli.ok("apply", "-f", manifest(tmp_path, placed(text, **where)), "--yes")
+    refused = cli("cancel", "twofold")
+    assert (refused.code, "2 jobs are meant by 'twofold'" in refused.err) == (2, True), refused
+    assert "smiths/default" in refused.err
+    assert "weavers/loom" in refused.err
+    jobs = jobs_named(cli, "twofold")
+    assert all(is_going_on(job["status"]) for job in jobs)
+    cli.ok("cancel", "--wait", jobs[0]["id"])
+    assert cli("cancel", "twofold").code == 2  # the other one is not taken for it
+    cli.ok("cancel", jobs[1]["id"])
+
+
+@pytest.mark.usefixtures("guilds")
 def test_a_reservation_of_another_project_is_not_given_up_for_ones_own(
     cli: CommandLine, tmp_path: Path
 ) -> None:

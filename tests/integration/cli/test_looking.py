@@ -202,6 +202,9 @@ def test_a_job_in_detail_has_its_attempts_manifest_and_differences(cli: CommandL
     attempt = cli.ok("jobs", "attempts", "detail-a", "-o", "json").data["items"][0]
     assert attempt["exit_code"] == 5
     assert "command" in cli.ok("jobs", "manifest", "detail-a").out
+    wide = cli.ok("jobs", "manifest", "detail-a", "-o", "wide").out
+    assert re.search(r"captured: +\d", wide)
+    assert re.search(r"each replica: .*cpu_milli=", wide)
     assert "spec.env.X" in cli.ok("jobs", "compare", "detail-a", "detail-b").out
     assert "local" in cli.ok("jobs", "schedule", "detail-a").out
 

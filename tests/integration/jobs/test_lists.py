@@ -115,6 +115,7 @@ async def test_a_cursor_of_another_order_is_refused(world: World) -> None:
     [
         ("label=team", "label"),
         ("status=sleeping", "status[0]"),
+        ("gpu_type=H1O0", "gpu_type"),
         ("sort=colour", "sort"),
         ("limit=0", "limit"),
         ("project_id=x", "project_id"),
@@ -127,6 +128,25 @@ async def test_a_filter_that_cannot_be_meant_is_refused(
     answer = await world.http.get(f"/api/v1/jobs?{query}")
     assert answer.status_code in (400, 422)
     assert answer.json()["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "values"),
+    [
+        ("status=sleeping", "status[0]", ["pending", "queued", "running", "preempted"]),
+        ("priority=urgent", "priority", ["critical", "high", "normal", "low", "spot"]),
+        ("job_type=cron", "job_type", ["batch", "service", "training"]),
+        ("source_type=git", "source_type", ["direct", "pipeline", "usecase"]),
+        ("gpu_type=H1O0", "gpu_type", ["nvidia-h100-80gb"]),
+    ],
+)
+async def test_a_value_that_a_filter_cannot_have_is_refused_with_those_it_can(
+    world: World, query: str, field: str, values: list[str]
+) -> None:
+    refused = await world.ask("GET", f"/jobs?{query}", 422)
+    assert refused["field"] == field
+    told = f"{refused['detail']} {refused['fix']}"
+    assert [each for each in values if each not in told] == []
 
 
 async def test_a_member_sees_the_jobs_of_its_projects_alone(world: World) -> None:

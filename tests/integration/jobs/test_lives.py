@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpuplane.domains.jobs.service.verbs import ARRAY_BATCH
 from tests.integration.jobs.worlds import World, runs_for
 
@@ -71,6 +73,18 @@ async def test_a_running_job_is_cancelled_once_it_is_seen_to_be_over(world: Worl
     assert (stopping["status"], stopping["condition"]) == ("running", "Stopping")
     await world.after(1)
     assert (await world.job(job["id"]))["status"] == "cancelled"
+
+
+async def test_a_gang_that_is_cancelled_before_its_backend_was_told_of_it_ends(
+    world: World,
+) -> None:
+    job = await world.submit(gpu_type="T4", gpu_count=1, replicas={"count": 2}, spec=runs_for(600))
+    await world.loops["scheduler"].run_once()
+    assert (await world.job(job["id"]))["status"] == "scheduled"
+    assert (await world.http.delete(f"/api/v1/jobs/{job['id']}")).status_code == 200
+    await world.turn(2)
+    over = await world.job(job["id"])
+    assert (over["status"], over["actual_start"]) == ("cancelled", None)
 
 
 async def test_a_waiting_job_is_cancelled_at_once_and_again_changes_nothing(world: World) -> None:
@@ -225,6 +239,9 @@ async def test_the_manifest_is_captured_when_the_job_starts(world: World) -> Non
     await world.turn(2)
     found = await world.ask("GET", f"/jobs/{job['id']}/reproducibility-manifest")
     manifest = found["manifest"]
+    started = (await world.job(job["id"]))["current_attempt"]["admitted_at"]
+    assert re.fullmatch(r"[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z", manifest["captured_at"])
+    assert manifest["captured_at"] >= started  # both are text of one form, so they sort by time
     assert manifest["environment_names"] == ["ALPHA"]
     assert (manifest["seed"], len(manifest["devices"])) == (7, 2)
     assert manifest["devices"][0]["model"] == "nvidia-h100-80gb"

@@ -140,3 +140,26 @@ async def test_a_stop_that_was_asked_meanwhile_is_not_forgotten(
         assert (stopping.state, str(stopping.stop_intent)) == ("stopping", "cancel")
         await world.turn(3)
         assert (await world.job(job["id"]))["status"] == "cancelled"
+
+
+@pytest.mark.postgresql
+async def test_noting_that_a_backend_was_told_to_stop_waits_for_who_changes_the_job(
+    postgresql_migrated_url: str, tmp_path: Path, sealing_keys: SealingKeys
+) -> None:
+    async with running_world(postgresql_migrated_url, tmp_path, sealing_keys) as world:
+        job = await world.submit(gpu_type="T4", gpu_count=1, spec=runs_for(600))
+        await world.turn(2)
+        database, now = world.server.database, world.server.clock.now_ms()
+        admin, job_id = world.server.admin, JobId(job["id"])
+        await database.write(
+            "tests.preempt", lambda s: jobs.preempt_by_hand(s, admin, job_id, "", 0, now)
+        )
+        (preempted,) = await database.read(jobs.list_open)
+        await in_the_middle_of(
+            world,
+            lambda s: repository.hold_jobs(s, [job_id]),
+            database.write("tests.second", lambda s: jobs.note_evict_sent(s, [preempted], now)),
+        )
+        await database.write("tests.cancel", lambda s: jobs.cancel(s, admin, job_id, now))
+        (stopping,) = await database.read(jobs.list_open)
+        assert (stopping.evict_sent_at, str(stopping.stop_intent)) == (now, "cancel")

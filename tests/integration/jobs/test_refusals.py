@@ -97,6 +97,12 @@ PAST = "2020-01-01T00:00:00Z"
             "spec.mounts[0].path",
             "",
         ),
+        (
+            {"spec": {"mounts": [{"name": "a", "path": "/d"}, {"name": "b", "path": "/d/"}]}},
+            "spec.mounts",
+            "its own path",
+        ),
+        ({"queue": "nope"}, "queue", "default on sim"),
         ({"spec": {"working_dir": "../.."}}, "spec.working_dir", ""),
         ({"spec": {"working_dir": "/etc"}}, "spec.working_dir", "relative"),
         ({"spec": {"artifacts": ["ok", "../../etc/passwd"]}}, "spec.artifacts[1]", ""),

@@ -32,3 +32,20 @@ def test_a_variable_that_is_set_and_empty_does_not_make_the_caller_the_admin(
         load_target({**environment, "GPUPLANE_TOKEN": empty})
     assert refused.value.code is Exit.REFUSED
     assert "unset it" in refused.value.fix
+
+
+@pytest.mark.parametrize("variable", ["GPUPLANE_URL", "GPUPLANE_PROJECT", "GPUPLANE_HOME"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_variable_that_is_set_and_empty_is_refused_by_name(
+    environment: dict[str, str], variable: str, empty: str
+) -> None:
+    with pytest.raises(CliError, match=f"{variable} is set and empty") as refused:
+        load_target({**environment, variable: empty})
+    assert refused.value.code is Exit.USAGE
+    assert "or unset it for" in refused.value.fix
+
+
+def test_a_home_of_a_user_who_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(CliError, match="GPUPLANE_HOME '~nobody-of-this-name' is no folder") as no:
+        load_target({"GPUPLANE_HOME": "~nobody-of-this-name"})
+    assert (no.value.code, no.value.fix) == (Exit.USAGE, "Write its whole path.")

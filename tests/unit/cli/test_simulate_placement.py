@@ -127,7 +127,7 @@ def test_a_wrong_value_is_named_by_file_line_and_column(nodes: Path, tmp_path: P
     ("content", "sentence"),
     [
         (None, "cannot be read"),
-        (b"\xff\xfe\x00", "not text in UTF-8"),
+        (b"\xff\xfe\x00", "line 1: found a byte that is not UTF-8"),
         (gzip.compress(PODS.encode())[:40], "cut off or damaged"),
         (b"", "line 1, column name: found nothing"),
     ],

@@ -22,7 +22,10 @@ def test_every_setting_is_documented_with_its_unit_and_reason() -> None:
 
 
 def test_every_documented_variable_is_read() -> None:
-    samples = {"home": "/tmp/x", "database_url": "postgresql://h/d", "log_level": "debug"}
+    samples = {
+        "home": "/tmp/x", "database_url": "postgresql://h/d", "log_level": "debug",
+        "telemetry_otlp_endpoint": "http://h:4318",
+    }  # fmt: skip
     for row in describe_settings():
         name = row.variable.removeprefix("GPUPLANE_").lower()
         value = samples.get(name) or row.default or "text"
@@ -120,6 +123,26 @@ def test_a_word_without_a_meaning_is_refused_with_those_that_have_one(
 def test_a_home_of_a_user_who_is_not_there_is_refused() -> None:
     with pytest.raises(SettingsError, match="GPUPLANE_HOME='~nobody-of-this-name/x' is no folder"):
         load_settings({"GPUPLANE_HOME": "~nobody-of-this-name/x"})
+
+
+def test_a_home_that_is_set_and_empty_is_not_the_folder_one_stands_in() -> None:
+    with pytest.raises(SettingsError, match="GPUPLANE_HOME is set and empty"):
+        load_settings({"GPUPLANE_HOME": ""})
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:4318", "ftp://h/x", "http://", "http://h:0", "http://h:x", "http://a b"]
+)
+def test_an_endpoint_for_traces_that_is_no_http_url_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(SettingsError, match="no http or https URL") as refused:
+        load_settings({"GPUPLANE_TELEMETRY_OTLP_ENDPOINT": url})
+    assert repr(url) in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:4318", "https://otel.example/x"])
+def test_an_endpoint_for_traces_may_be_any_http_url_or_none(url: str) -> None:
+    loaded = load_settings({"GPUPLANE_TELEMETRY_OTLP_ENDPOINT": url})
+    assert loaded.telemetry.otlp_endpoint == url
 
 
 def test_a_database_of_an_unknown_kind_is_refused() -> None:

@@ -148,3 +148,35 @@ def test_unknown_fields_of_inner_objects_get_the_nearest_names_of_that_object() 
     error = refused_fields(caught.value.errors(), Outer).errors[0]
     assert error.field == "replicas[0].gpu_cuont"
     assert error.fix == "Did you mean gpu_count?"
+
+
+class _Inner(Body):
+    count: int = 3
+
+
+class _Told(Body):
+    at: InstantOut
+    inner: _Inner = _Inner()
+    note: str | None = None
+
+
+def test_a_body_of_checked_values_is_told_as_one_that_is_checked() -> None:
+    inner = _Inner.checked(count=4)
+    told = _Told.checked(note="x", inner=inner, at=1_000)
+    assert (
+        told.model_dump_json() == _Told(at=1_000, inner=_Inner(count=4), note="x").model_dump_json()
+    )
+    assert (told, inner) == (_Told(at=1_000, inner=inner, note="x"), _Inner(count=4))
+
+
+def test_a_body_of_checked_values_lacks_no_field() -> None:
+    with pytest.raises(KeyError, match="note"):
+        _Told.checked(at=1_000, inner=_Inner())
+    with pytest.raises(KeyError, match="count"):
+        _Inner.checked()
+
+
+def test_a_default_that_is_a_body_is_shared_since_nobody_can_change_it() -> None:
+    assert _Told(at=1).inner is _Told(at=2).inner
+    with pytest.raises(ValidationError):
+        _Told(at=1).inner.count = 5  # type: ignore[misc]  # that is what is tried

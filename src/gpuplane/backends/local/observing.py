@@ -5,7 +5,7 @@ event loop.
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def _view_of_forbidden(folder: AttemptFolder, fate: dict[str, Any]) -> AttemptVi
         reason=str(fate.get("reason") or Word.CANCELLED),
         message="was evicted before it started; it may never start",
     )
-    return AttemptView(replicas, is_over=True)
+    return AttemptView(tuple(replace(each, forbids=True) for each in replicas), is_over=True)
 
 
 def _view_of_foreign(folder: AttemptFolder, fate: dict[str, Any]) -> AttemptView:

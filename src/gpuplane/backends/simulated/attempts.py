@@ -222,6 +222,7 @@ class AttemptTable:
             checkpoint_at=None if moment.checkpoint_at is None else told(moment.checkpoint_at),
             gpu_memory_peak_mib=memory_mib,
             gpu_utilization_permille=busy_permille,
+            forbids=record.forbidden,
         )
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from gpuplane.cli.client import Client
+from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.kinds.changes import Action, Change
 from gpuplane.cli.kinds.jobs import plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
 from gpuplane.cli.kinds.places import plan_project, plan_tenant
 from gpuplane.cli.kinds.queues import plan_cluster_queue, plan_cohort, plan_local_queue
+from gpuplane.cli.lookups import is_uuid
 from gpuplane.cli.manifests import Document, read_documents
 from gpuplane.cli.output import Output, note, paint, show_data
 
@@ -102,15 +103,64 @@ def _plan(client: Client, document: Document, documents: Sequence[Document]) -> 
 def _made_here(
     client: Client, document: Document, documents: Sequence[Document]
 ) -> Document | None:
-    """Return the tenant or project that a document needs and that these manifests make first."""
+    """Return what a document needs and these manifests make first: its tenant, project or queue."""
     if document.kind in ("Tenant", "Project", "Price", "Cohort", "ClusterQueue"):
         return None
-    for kind, path in (("Tenant", "/tenants"), ("Project", "/projects")):
-        name = document.metadata.get(kind.lower())
-        made = next((d for d in documents if d.kind == kind and d.name == name), None)
-        if made is not None and all(row["name"] != name for row in client.items(path)):
+    tenant = document.metadata.get("tenant")
+    made = _of_kind(documents, "Tenant", tenant)
+    if made is not None and all(row["name"] != tenant for row in client.items("/tenants")):
+        return made
+    project = document.metadata.get("project")
+    made = _in_tenant_of(client, document, _all_of(documents, "Project", project))
+    if made is not None:
+        rows = client.items("/projects", tenant_id=_tenant_id(client, document))
+        if all(row["name"] != project for row in rows):
+            return made
+    if document.kind != "Job":
+        return None
+    queue, cluster = document.spec.get("queue"), document.spec.get("cluster")
+    doors = _all_of(documents, "LocalQueue", queue)
+    if cluster is not None:
+        doors = [each for each in doors if each.metadata.get("cluster") == cluster]
+    made = _in_tenant_of(client, document, doors)
+    if made is not None:
+        path = f"/clusters/{segment(made.metadata.get('cluster'))}/queues"
+        tenant_id = _tenant_id(client, document)
+        if all((r["name"], r["tenantId"]) != (queue, tenant_id) for r in client.rows(path)):
             return made
     return None
+
+
+def _all_of(documents: Sequence[Document], kind: str, name: Any) -> list[Document]:
+    return [each for each in documents if each.kind == kind and each.name == name]
+
+
+def _of_kind(documents: Sequence[Document], kind: str, name: Any) -> Document | None:
+    return next(iter(_all_of(documents, kind, name)), None)
+
+
+def _in_tenant_of(
+    client: Client, document: Document, others: Sequence[Document]
+) -> Document | None:
+    """Return the first of some documents that lies in the same tenant as another document."""
+    if not others:
+        return None
+    tenant = _tenant_id(client, document)
+    return next((each for each in others if _tenant_id(client, each) == tenant), None)
+
+
+def _tenant_id(client: Client, document: Document) -> str:
+    """Return the id of the tenant a document lies in: the one it names, else the caller's own.
+
+    A tenant that is not there stands under its name.
+    """
+    named = document.metadata.get("tenant") or document.spec.get("tenant_id")
+    if named is None:
+        return str(client.get("/whoami")["tenant_id"])
+    if is_uuid(str(named)):
+        return str(named)
+    found = next((row for row in client.items("/tenants") if row["name"] == named), None)
+    return str(named if found is None else found["id"])
 
 
 def _read(file: str) -> list[Document]:

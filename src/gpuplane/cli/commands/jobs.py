@@ -13,6 +13,7 @@ from gpuplane.cli.lookups import find_job, find_job_exactly, is_uuid
 from gpuplane.cli.output import (
     Column,
     Output,
+    declared_option,
     note,
     output_option,
     paint_status,
@@ -276,13 +277,37 @@ def checkpoints(job: str, output: Output) -> None:
 
 @jobs.command()
 @click.argument("job")
-@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml",
-              show_default=True, help="How it is shown.")  # fmt: skip
-def manifest(job: str, output: str) -> None:
+@declared_option
+def manifest(job: str, output: Output) -> None:
     """Show what would be needed to run a job again (names of variables, never values)."""
     client = Client()
     found = client.get(f"/jobs/{find_job(client, job)['id']}/reproducibility-manifest")
-    show_data(found["manifest"], Output(output))
+    show_one(found["manifest"], _manifest_fields(found["manifest"], output), output)
+
+
+def _manifest_fields(manifest: dict[str, Any], output: Output) -> list[tuple[str, object]]:
+    versions, devices = manifest["versions"], manifest["devices"]
+    fields: list[tuple[str, object]] = [
+        ("captured", clock_text(manifest["captured_at"])),
+        ("attempt", manifest["attempt"]),
+        ("image", "@".join(filter(None, (manifest["image"], manifest["image_digest"])))),
+        ("command", " ".join(manifest["command"])),
+        ("variables", manifest["environment_names"]),
+        ("secrets", manifest["secret_names"]),
+        ("working directory", manifest["workspace_digest"]),
+        ("seed", manifest["seed"]),
+        ("GPUs", ", ".join(sorted({each["model"] for each in devices}))),
+        ("versions", versions),
+    ]
+    if output is Output.WIDE:
+        fields += [
+            ("nodes", manifest["nodes"]),
+            ("devices", "\n".join(f"{each['gpu_id']}  {each['model']}" for each in devices)),
+            ("each replica", manifest["resources"]),
+            ("replicas", manifest["replicas"]),
+            ("resumed from", manifest["resumed_from"]),
+        ]
+    return fields
 
 
 @jobs.command()

@@ -8,7 +8,15 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick
-from gpuplane.cli.output import Column, Output, output_option, show_data, show_one, show_rows
+from gpuplane.cli.output import (
+    Column,
+    Output,
+    declared_option,
+    output_option,
+    show_data,
+    show_one,
+    show_rows,
+)
 from gpuplane.cli.words import short_id
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
@@ -62,12 +70,24 @@ def list_quotas(cluster: str, output: Output) -> None:
 @quotas.command("show")
 @CLUSTER
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml",
-              show_default=True, help="How it is shown.")  # fmt: skip
-def show_quota(cluster: str, name: str, output: str) -> None:
+@declared_option
+def show_quota(cluster: str, name: str, output: Output) -> None:
     """Show one cluster queue as it is declared."""
     found = pick(Client().rows(_path(cluster, "quotas")), name, "quota")
-    show_data(found, Output(output))
+    fields: list[tuple[str, object]] = [
+        ("name", found["name"]),
+        ("cohort", found["cohort"]),
+        ("owns", "everything" if found["coversEverything"] else _groups(found)),
+        ("highest", found["highestPriority"] or "by role"),
+    ]
+    if output is Output.WIDE:
+        fields += [
+            ("strategy", found["queueingStrategy"]),
+            ("weight", found["fairSharing"].get("weight")),
+            ("preempts", found["preemption"].get("withinClusterQueue")),
+            ("reclaims", found["preemption"].get("reclaimWithinCohort")),
+        ]
+    show_one(found, fields, output)
 
 
 @quotas.command("usage")

@@ -33,6 +33,8 @@ from gpuplane.core.topology.matrix import (
 from gpuplane.core.topology.named import MAX_NODE_GPUS, described_topology
 from gpuplane.core.topology.shape import NodeShape, compute_shape
 
+MAX_RANGE_TEXT = 40
+"""Characters of one range of GPUs: more are no number."""
 MAX_FILE_BYTES = 1 << 20
 """A listing of 16 GPUs with all their NICs has about 10 kB; more is another file."""
 
@@ -234,8 +236,9 @@ def _read_free(text: str | None, count: int) -> int:
     mask = 0
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise _bad_free(f"{part.strip()!r} is no GPU and no range.", count)
+        is_short = len(part) <= MAX_RANGE_TEXT
+        if not is_short or not low.isdecimal() or (dash and not high.isdecimal()):
+            raise _bad_free(f"{part.strip()[:MAX_RANGE_TEXT]!r} is no GPU and no range.", count)
         first, last = int(low), int(high or low)
         if first > last or last >= count:
             raise _bad_free(f"{part.strip()} is not on this node.", count)

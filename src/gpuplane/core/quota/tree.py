@@ -255,6 +255,28 @@ class QuotaTree:
             return self._fits[cluster_queue]
         return QuotaVerdict(Outcome.FITS_BORROWING, cluster_queue, (), borrowed)
 
+    def find_level(self, cluster_queue: str, request: Usage) -> int:
+        """Return from how far up the tree a request would get its quota, -1 if it does not fit.
+
+        As `fits(...).borrow_level`, for those who ask often and need no reason.
+
+        Raises:
+            ValueError: If the queue is unknown.
+        """
+        queue = self.queue_node(cluster_queue)
+        if self._specs[cluster_queue].covers_everything:
+            return 0
+        level = 0
+        for pair, amount in request.items():
+            if not amount:
+                continue
+            cell = queue.cells.get(pair)
+            if cell is None or not cell.covered or nodes.available(cell) < amount:
+                return -1
+            if cell.parent is not None and nodes.borrows_with(cell, amount):
+                level = max(level, nodes.find_lowest_fit(cell, amount)[0].height)
+        return level
+
     def _local_shortages(
         self, cluster_queue: str, local_queue: str, request: Usage
     ) -> list[verdicts.Shortage]:

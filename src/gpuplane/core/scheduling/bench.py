@@ -24,7 +24,7 @@ from gpuplane.core.scheduling.filters import EVERYWHERE
 from gpuplane.core.scheduling.fragments import BoundMix, TypicalMix, bind_mix
 from gpuplane.core.scheduling.needs import Need, bind_need
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
-from gpuplane.core.scheduling.refusals import RefusalCounts
+from gpuplane.core.scheduling.refusals import RefusalCounts, RefusalTable
 from gpuplane.core.scheduling.reservations import Upcoming, latest_hold
 from gpuplane.core.scheduling.scores import (
     Ranks,
@@ -66,8 +66,10 @@ class Row:
         version: Of the bench's mix and chances that the ranks were made with.
     """
 
-    def __init__(self, context: ScoreContext, version: int) -> None:
+    def __init__(self, context: ScoreContext, version: int, table: RefusalTable) -> None:
         self.context = context
+        self._table = table
+        self._place: int | None = None
         self.need: Need = context.need
         self.fleet: Fleet = context.fleet
         self.version = version
@@ -76,6 +78,7 @@ class Row:
         self._active = filters.list_active(self.need, filters.DYNAMIC_FILTERS)
         self._lasting = filters.compute_lasting(self.need, self.fleet)
         self._suits: Bools | None = None
+        self._suits_any: bool | None = None
         self._by_state = follows_from_state(context)
         need = self.need
         # What asks for single GPUs of a node looks at them as a table.
@@ -100,14 +103,23 @@ class Row:
 
     @property
     def suits_any(self) -> bool:
-        return bool(self.suiting.any())
+        if self._suits_any is None:
+            self._suits_any = bool(self.suiting.any())
+        return self._suits_any
 
     @property
     def fits(self) -> Bools:
         """Which nodes fit now, shape (node,); cheaper than the ranks where those are not needed."""
         if self._fits is not None:
             return self._fits
+        if self._place is not None:
+            return self._table.fits(self._place)
         return np.asarray(self.ranks != NOT_FIT)
+
+    @property
+    def fits_any(self) -> bool:
+        """Whether there is any such node."""
+        return bool(self.fits.any()) if self._place is None else self._table.fits_any(self._place)
 
     @property
     def ranks(self) -> Ranks:
@@ -131,8 +143,11 @@ class Row:
 
     def find_best(self, allowed: Bools | None = None) -> tuple[int, int] | None:
         """Return the best node with its rank, the first of equals by name; None when none fits."""
-        if self._fits is not None and not self._fits.any():
-            return None
+        if self._ranks is None:
+            if not self.fits_any:
+                return None
+            if allowed is not None and not (self.fits & allowed).any():
+                return None
         ranks = self.ranks if allowed is None else _keep_where(allowed, self.ranks)
         node = int(ranks.argmax())
         rank = int(ranks[node])
@@ -159,6 +174,8 @@ class Row:
             self._rank_of.clear()
             self.steps.clear()
         ranks = self._ranks
+        if ranks is None and self._place is not None:
+            return  # the table looks for itself
         if ranks is None or not self._by_state or len(changed) > MAX_SINGLY:
             self._look(changed)
             return
@@ -177,13 +194,27 @@ class Row:
         """Take over a new mix or new chances: who fits stays, ranks are made anew."""
         self.context = context
         self.version = version
-        self._fits = self.fits
+        self._fits = self.fits if self._place is None else None
         self._ranks = None
         self._rank_of.clear()
         self.steps.clear()
 
+    def leave(self) -> None:
+        """Let go of the place in the table; the row itself can still be used."""
+        if self._place is not None:
+            if self._ranks is None:
+                self._fits = self._table.fits(self._place)
+            self._table.remove(self._place)
+            self._place = None
+
     def count_refused(self) -> list[tuple[Word, int]]:
         """Return the nodes refused per filter, in the order of the filters."""
+        if self._place is None and self._refusals is None and RefusalTable.covers(self.need):
+            # Whoever is told why it waits will mostly wait in the next cycle too.
+            self._place = self._table.add(self.need)
+            self._fits = None
+        if self._place is not None:
+            return self._table.list_counts(self._place)
         if self._refusals is None:
             self._refusals = RefusalCounts(self.need, self.fleet)
         return self._refusals.list_counts()
@@ -259,6 +290,7 @@ class Bench:
         self.policy = policy
         self.upcoming: Sequence[Upcoming] = ()
         self._rows: dict[_RowKey, Row] = {}
+        self._table = RefusalTable(fleet)
         self.max_rows = max(MIN_ROWS, MAX_ROW_CELLS // max(1, len(fleet)))
         self._maintenance: Ints = np.unique(fleet.maintenance_at[fleet.maintenance_at != NEVER])
         self._price_step = compute_price_steps(fleet)
@@ -279,7 +311,7 @@ class Bench:
         self.release_holds()
         self.upcoming = ()
         for key in [key for key in self._rows if key[2]]:
-            del self._rows[key]  # what was kept clear for whom is told anew
+            self._rows.pop(key).leave()  # what was kept clear for whom is told anew
         bound = bind_mix(mix, self.fleet)
         is_random = self.policy.placement is PlacementPolicy.RANDOM
         if is_random and seed != self._seed:
@@ -316,8 +348,9 @@ class Bench:
         before = int(self._maintenance[step]) if step < len(self._maintenance) else NEVER
         need = bind_need(workload, self.fleet, before, self._clear_mask(withheld))
         if len(self._rows) >= self.max_rows:
-            del self._rows[next(iter(self._rows))]
-        row = self._rows[key] = Row(self._context_of(need, workload), self._version)
+            self._rows.pop(next(iter(self._rows))).leave()
+        context = self._context_of(need, workload)
+        row = self._rows[key] = Row(context, self._version, self._table)
         return row
 
     def _context_of(self, need: Need, workload: Workload) -> ScoreContext:

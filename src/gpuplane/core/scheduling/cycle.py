@@ -4,17 +4,21 @@ Owns the order of steps and nothing else: gates, turns, quota, placement, victim
 It counts into the snapshot's fleets and quotas while it runs and undoes all of it at the end.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.decisions import Decision, Verdict, Waiting
-from gpuplane.core.scheduling.gates import find_gate, gate_group
+from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.judge import Judge
+from gpuplane.core.scheduling.lineup import Lineup, line_up
 from gpuplane.core.scheduling.memory import Memory
-from gpuplane.core.scheduling.ordering import Entry, Turns
+from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.pools import GROUP, Numbers
 from gpuplane.core.scheduling.trial import Trial
+from gpuplane.core.scheduling.turns import Turns
 
 
 def decide(
@@ -38,7 +42,7 @@ def decide(
     memory = Memory() if memory is None else memory
     try:
         with Trial(snapshot, policy, now, seed, memory) as trial:
-            verdicts = _run(trial, snapshot, now)
+            verdicts, counts = _run(trial, snapshot, now)
     except BaseException:
         memory.forget()
         raise
@@ -48,54 +52,52 @@ def decide(
         seed=seed,
         policy=policy.placement.value,
         verdicts=verdicts,
-        counts=_count(verdicts),
+        counts=counts,
     )
 
 
-def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[Verdict, ...]:
-    shut, queues = _open_gates(trial, snapshot, now)
-    judge = Judge(trial)
-    shut_out = {id(entry) for entry, _ in shut}
-    promised = [entry for entry in trial.memory.pool.promised.values() if id(entry) not in shut_out]
-    take_turns(trial, judge, queues, promised)
+def _run(trial: Trial, snapshot: Snapshot, now: int) -> tuple[tuple[Verdict, ...], dict[str, int]]:
+    shut, slots = _open_gates(trial, snapshot, now)
+    judge, pool = Judge(trial), trial.memory.pool
+    _consider(trial, judge, Lineup(pool, trial.answers, slots), pool.promised.values())
     gated = [
         Waiting(entry.workload.job_id, entry.workload.version, gate, (), 0) for entry, gate in shut
     ]
     gated.sort(key=lambda each: each.job_id.int)
-    return (*gated, *judge.finish())
+    verdicts = (*gated, *judge.finish())
+    counts = judge.counts
+    for each in gated:
+        counts[Waiting.__name__] += 1
+        counts[each.reason.word.value] += 1
+    return verdicts, dict(sorted(counts.items()))
 
 
 def _open_gates(
     trial: Trial, snapshot: Snapshot, now: int
-) -> tuple[list[tuple[Entry, Reason]], Mapping[str, Sequence[Entry]]]:
-    """Return who is not considered and why, and the others by queue, best first."""
+) -> tuple[list[tuple[Entry, Reason]], Numbers]:
+    """Return who is not considered and why, and the slots of the others in their order."""
     pool = trial.memory.pool
     gates = {
-        group: find_gate(member, snapshot, trial.admission, now)
+        pool.group_number(group): gate
         for group, member in pool.groups.items()
+        if (gate := find_gate(member, snapshot, trial.admission, now)) is not None
     }
     alone = {
-        key: find_gate(entry.workload, snapshot, trial.admission, now)
-        for key, entry in pool.alone.items()
+        entry.slot: gate
+        for entry in pool.alone.values()
+        if (gate := find_gate(entry.workload, snapshot, trial.admission, now)) is not None
     }
-    queues = pool.list_queues()
-    if not any(gates.values()) and not any(alone.values()):
-        return [], queues
-    shut: list[tuple[Entry, Reason]] = []
-    opened: dict[str, list[Entry]] = {}
-    for name, entries in queues.items():
-        left = []
-        for entry in entries:
-            workload = entry.workload
-            key = id(workload)
-            gate = alone[key] if key in alone else gates[gate_group(workload)]
-            if gate is None:
-                left.append(entry)
-            else:
-                shut.append((entry, gate))
-        if left:
-            opened[name] = left
-    return shut, opened
+    slots = pool.list_order()
+    if not gates and not alone:
+        return [], slots
+    groups = pool.columns[GROUP]
+    is_shut = np.isin(groups, list(gates))
+    is_shut[list(alone)] = True
+    shut = [
+        (pool.entry_at(slot), alone[slot] if slot in alone else gates[int(groups[slot])])
+        for slot in slots[is_shut[slots]].tolist()
+    ]
+    return shut, slots[~is_shut[slots]]
 
 
 def take_turns(
@@ -115,32 +117,15 @@ def take_turns(
         queues: The entries by queue, best first.
         promised: Those of them for whom others were stopped, however long ago.
     """
+    _consider(trial, judge, line_up(queues, trial.answers, trial.memory.pool), promised)
+
+
+def _consider(trial: Trial, judge: Judge, lineup: Lineup, promised: Iterable[Entry]) -> None:
     first = [
         (until, entry.key, entry)
         for entry in promised
         if (until := entry.workload.promised_until) is not None and until > trial.now
     ]
-    if first:
-        first.sort(key=lambda each: each[:2])
-        judge.consider_all([entry for _, _, entry in first])
-        taken = {id(entry) for _, _, entry in first}
-        names = {entry.workload.queue for _, _, entry in first}
-        queues = {
-            name: [entry for entry in entries if id(entry) not in taken]
-            if name in names
-            else entries
-            for name, entries in queues.items()
-        }
-    turns = Turns(trial.admission.tree, queues, trial.first_choice, trial)
-    judge.consider_all(turns)
-
-
-def _count(verdicts: tuple[Verdict, ...]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for kind, count in Counter(map(type, verdicts)).items():
-        counts[kind.__name__] = count
-    reasons = [each.reason for each in verdicts if type(each) is Waiting]
-    by_id = {id(reason): reason for reason in reasons}
-    for key, count in Counter(map(id, reasons)).items():
-        counts[by_id[key].word.value] += count
-    return dict(sorted(counts.items()))
+    first.sort(key=lambda each: each[:2])
+    places = lineup.find_places(entry for _, _, entry in first)
+    judge.consider_all(lineup, Turns(trial.admission.tree, lineup), places)

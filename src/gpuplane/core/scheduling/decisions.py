@@ -6,6 +6,7 @@ Owns the verdicts and their JSON form; never how they are reached or applied.
 import json
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from typing import NamedTuple
 from uuid import UUID
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
@@ -68,8 +69,7 @@ class WordCount:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Leave it in the queue, and say why.
 
     Args:
@@ -198,6 +198,8 @@ def encode_value(value: object) -> object:
         return {"gpu_id": value.gpu_id, "profile": value.profile, "start": value.start}
     if isinstance(value, MigSlot):
         return {"profile": value.profile, "start": value.start}
+    if isinstance(value, Waiting):
+        return {**{k: encode_value(v) for k, v in value._asdict().items()}, "kind": "Waiting"}
     if isinstance(value, (tuple, list)):
         return [encode_value(each) for each in value]
     if isinstance(value, dict):

@@ -47,13 +47,7 @@ class HeadKeeper:
     def keep_place(self, workload: Workload) -> int | None:
         """Keep the place of a queue's blocked head and return its forecast start, if it has one."""
         trial = self._trial
-        if (
-            trial.policy.backfill is not Backfill.CANNOT_DELAY_HEAD
-            or workload.queue in trial.heads
-            or len(trial.heads) >= trial.policy.max_reserved_heads
-            or self._forecasts_left <= 0
-            or not trial.could_ever_fit(workload)
-        ):
+        if not self.may_keep(workload.queue) or not trial.could_ever_fit(workload):
             return None
         self._forecasts_left -= 1
         quota_at = self._quota_at(workload)
@@ -71,6 +65,16 @@ class HeadKeeper:
         for index, node in places:
             trial.benches[index].hold(node, starts_at)
         return starts_at
+
+    def may_keep(self, queue: str) -> bool:
+        """Tell whether a place may still be kept for a queue's head; once not, never again."""
+        trial = self._trial
+        return (
+            trial.policy.backfill is Backfill.CANNOT_DELAY_HEAD
+            and queue not in trial.heads
+            and len(trial.heads) < trial.policy.max_reserved_heads
+            and self._forecasts_left > 0
+        )
 
     # Quota.
 

@@ -6,13 +6,13 @@ into the future costs a few array operations. Never decides when anything ends.
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplane.core.amounts import MS_PER_S
-from gpuplane.core.fleet.columns import Fleet, Take
+from gpuplane.core.fleet.columns import NEVER, Fleet, Take
 from gpuplane.core.ids import JobId
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.scheduling.admission import Usage
@@ -36,37 +36,68 @@ class _Held:
     release: Release
     running: RunningWorkload | None = None
     slots: tuple[int, ...] = ()
+    sum_slot: int = -1
 
 
-@dataclass(slots=True)
 class _Sums:
-    """What a door's work gives back, by end: sorted ends and running sums of each resource."""
+    """What a door's work gives back by an instant, in slots that are used again.
 
-    members: dict[int, Release] = field(default_factory=dict)
-    ends: list[int] = field(default_factory=list)
-    totals: dict[FlavorResource, list[int]] = field(default_factory=dict)
-    is_current: bool = False
+    A free slot ends never and gives nothing back.
+    """
 
-    def settle(self) -> None:
-        if self.is_current:
-            return
-        ordered = sorted(self.members.values(), key=lambda each: each.ends_at)
-        self.ends = [each.ends_at for each in ordered]
-        pairs = sorted({pair for each in ordered for pair in each.usage})
-        self.totals = {pair: [] for pair in pairs}
-        for pair, sums in self.totals.items():
-            total = 0
-            for each in ordered:
-                total += each.usage.get(pair, 0)
-                sums.append(total)
-        self.is_current = True
+    def __init__(self) -> None:
+        self.count = 0
+        self._ends: Ints = np.full(16, NEVER, dtype=np.int64)
+        self._amounts: dict[FlavorResource, Ints] = {}
+        self._free = list(range(15, -1, -1))
+        self._settled: tuple[Ints, dict[FlavorResource, Ints]] | None = None
+
+    def add(self, release: Release) -> int:
+        """Take in a release and return its slot."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self._ends[slot] = release.ends_at
+        for pair, amount in release.usage.items():
+            if pair not in self._amounts:
+                self._amounts[pair] = np.zeros(len(self._ends), dtype=np.int64)
+            self._amounts[pair][slot] = amount
+        self.count += 1
+        self._settled = None
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Let go of what is in a slot."""
+        self._ends[slot] = NEVER
+        for amounts in self._amounts.values():
+            amounts[slot] = 0
+        self._free.append(slot)
+        self.count -= 1
+        self._settled = None
 
     def usage_until(self, at: int) -> Usage:
-        self.settle()
-        count = bisect.bisect_right(self.ends, at)
+        """Return what ends by an instant, without zeros."""
+        ends, totals = self._settle()
+        count = int(ends.searchsorted(at, side="right"))
         if not count:
             return {}
-        return {pair: sums[count - 1] for pair, sums in self.totals.items() if sums[count - 1]}
+        found = {pair: int(sums[count - 1]) for pair, sums in totals.items()}
+        return {pair: amount for pair, amount in found.items() if amount}
+
+    def _settle(self) -> tuple[Ints, dict[FlavorResource, Ints]]:
+        """Return the ends in order, and by pair what they give back up to each."""
+        if self._settled is None:
+            order = self._ends.argsort()
+            totals = {pair: self._amounts[pair][order].cumsum() for pair in sorted(self._amounts)}
+            self._settled = self._ends[order], totals
+        return self._settled
+
+    def _grow(self) -> None:
+        size = len(self._ends)
+        self._ends = np.concatenate((self._ends, np.full(size, NEVER, dtype=np.int64)))
+        for pair, amounts in self._amounts.items():
+            self._amounts[pair] = np.concatenate((amounts, np.zeros_like(amounts)))
+        self._free = list(range(2 * size - 1, size - 1, -1))
 
 
 class _Columns:
@@ -76,10 +107,12 @@ class _Columns:
         self._rows: Ints = np.zeros((64, COLUMNS), dtype=np.int64)
         self._rows[:, 0] = -1
         self._free = list(range(63, -1, -1))
+        self._order: Ints = np.zeros(0, dtype=np.int64)
+        self._fresh: set[int] = set()
         self._ordered: Ints | None = None
 
     def add(self, release: Release) -> tuple[int, ...]:
-        slots = []
+        slots: list[int] = []
         for row in rows_of(release):
             if not self._free:
                 size = len(self._rows)
@@ -89,6 +122,7 @@ class _Columns:
             slot = self._free.pop()
             self._rows[slot] = row
             slots.append(slot)
+        self._fresh.update(slots)
         self._ordered = None
         return tuple(slots)
 
@@ -101,8 +135,14 @@ class _Columns:
     def list_ordered(self) -> Ints:
         """Return the rows by node, then end; shape (release, column)."""
         if self._ordered is None:
-            rows = self._rows[self._rows[:, 0] >= 0]
-            self._ordered = order_rows(rows)
+            is_known = self._rows[:, 0] >= 0
+            fresh = [slot for slot in self._fresh if is_known[slot]]
+            is_known[list(self._fresh)] = False
+            # Those that were there before stand in their order, so little is left to sort.
+            slots = np.r_[self._order[is_known[self._order]], np.array(sorted(fresh), np.int64)]
+            order = order_of_rows(self._rows[slots])
+            self._order, self._fresh = slots[order], set()
+            self._ordered = self._rows[self._order]
         return self._ordered
 
 
@@ -145,6 +185,8 @@ class Holdings:
 
     def _empty(self) -> None:
         self._listed: tuple[RunningWorkload, ...] = ()
+        # The keys of what is held: a set of its own is compared faster than those of a mapping.
+        self._present: set[int] = set()
         self._held: dict[int, _Held] = {}
         self._added = 0
         self._by_job: dict[JobId, int] = {}
@@ -179,14 +221,16 @@ class Holdings:
         self._basis = basis
         if running is self._listed:
             return
-        present = set(map(id, running))
-        for key in sorted(self._held.keys() - present):
+        keys = list(map(id, running))
+        present = set(keys)
+        gone, fresh = self._present - present, present - self._present
+        for key in sorted(gone):
             self._remove(key)
-        if len(self._held) != len(present):
+        if fresh:
             places = {fleet.cluster_id: index for index, fleet in enumerate(fleets)}
-            for each in running:
-                if id(each) not in self._held:
-                    self._add_running(each, places.get(each.cluster_id), fleets, policy)
+            for place in [place for place, key in enumerate(keys) if key in fresh]:
+                each = running[place]
+                self._add_running(each, places.get(each.cluster_id), fleets, policy)
         self._listed = running
 
     def add(self, workload: Workload, release: Release) -> None:
@@ -269,6 +313,7 @@ class Holdings:
     def _insert(self, key: int, held: _Held) -> None:
         release = held.release
         self._held[key] = held
+        self._present.add(key)
         self._by_job[held.workload.job_id] = key
         if release.bench_index >= 0:
             columns = self._columns.setdefault(release.bench_index, _Columns())
@@ -276,9 +321,10 @@ class Holdings:
             for take in release.takes:
                 there = self._on_nodes.setdefault((release.bench_index, take.node), {})
                 there[id(release)] = release
-            sums = self._sums.setdefault(_door_of(release), _Sums())
-            sums.members[id(release)] = release
-            sums.is_current = False
+            door = _door_of(release)
+            if door not in self._sums:
+                self._sums[door] = _Sums()
+            held.sum_slot = self._sums[door].add(release)
             if self._releases is not None:
                 bisect.insort(self._releases, release, key=release_key)
         if held.running is not None and held.running.stopping:
@@ -288,6 +334,7 @@ class Holdings:
 
     def _remove(self, key: int) -> None:
         held = self._held.pop(key)
+        self._present.discard(key)
         self._stopping.pop(key, None)
         release = held.release
         job_id = held.workload.job_id
@@ -298,10 +345,8 @@ class Holdings:
             for take in release.takes:
                 self._on_nodes[release.bench_index, take.node].pop(id(release), None)
             door = _door_of(release)
-            sums = self._sums[door]
-            del sums.members[id(release)]
-            sums.is_current = False
-            if not sums.members:
+            self._sums[door].remove(held.sum_slot)
+            if not self._sums[door].count:
                 del self._sums[door]
             if self._releases is not None:
                 place = bisect.bisect_left(self._releases, release_key(release), key=release_key)
@@ -345,9 +390,14 @@ def rows_of(release: Release) -> list[tuple[int, ...]]:
     ]
 
 
-def order_rows(rows: Ints) -> Ints:
-    """Return rows by node, then end."""
-    return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))])
+def order_of_rows(rows: Ints) -> Ints:
+    """Return the places of rows by node, then end; fast where they nearly stand so."""
+    nodes, ends = rows[:, 0], rows[:, 1]
+    first = int(ends.min(initial=NEVER))
+    span = int(ends.max(initial=first)) - first + 1
+    if span * (int(nodes.max(initial=0)) + 1) >= NEVER:
+        return np.lexsort((ends, nodes))
+    return np.argsort(nodes * span + (ends - first), kind="stable")
 
 
 def _door_of(release: Release) -> Door:

@@ -3,14 +3,19 @@
 Owns what happens when a workload's turn comes and what its queue does after it was blocked.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from gpuplane.core.fleet.columns import Fleet, Take
+import numpy as np
+
+from gpuplane.core.fleet.columns import Bools, Fleet, Take
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import JobId
 from gpuplane.core.quota.specs import QueueingStrategy
+from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
+from gpuplane.core.scheduling.answers import Flags
 from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
     NeedsRepartition,
@@ -23,54 +28,155 @@ from gpuplane.core.scheduling.decisions import (
 from gpuplane.core.scheduling.explain import explain_placement
 from gpuplane.core.scheduling.heads import HeadKeeper
 from gpuplane.core.scheduling.hints import explain_hint
+from gpuplane.core.scheduling.lineup import Lineup
 from gpuplane.core.scheduling.ordering import Entry, describe_boosts
 from gpuplane.core.scheduling.placement import needed_replicas
+from gpuplane.core.scheduling.pools import Numbers
 from gpuplane.core.scheduling.repartition import Recut, RepartitionSearch
 from gpuplane.core.scheduling.trial import Found, Trial
+from gpuplane.core.scheduling.turns import Turns
 from gpuplane.core.scheduling.victims import Plan, VictimSearch, make_receipt
 from gpuplane.core.scheduling.waiting import Blocked, Explainer, Said
 from gpuplane.core.scheduling.workload import Workload
 
+AT_ONCE = 1024
+"""Workloads looked at together: usage may change, and the order with it, before all are."""
 
-@dataclass(slots=True)
-class _QueueState:
-    is_stopped: bool = False
+_SAID_ELSEWHERE: Said = Reason(Word.BEHIND_HEAD, ""), ()
+"""Of those with a verdict of their own, which takes the place of the one made for all."""
+
+_Outcome = Placed | Blocked | None
+"""None waits for the same reason as one of its queue and kind before it."""
 
 
-_Outcome = Placed | Blocked | Entry
-"""An entry by itself waits for the same reason as one of its queue and kind before it."""
+_make_waiting: Callable[[Iterable[object]], Waiting] = partial(tuple.__new__, Waiting)
+"""Makes a verdict from its fields in order: as `Waiting._make`, in half of the time."""
 
 
 class Judge:
-    """Gives verdicts in the order of turns; `finish` explains those who wait."""
+    """Gives verdicts in the order of turns; `finish` explains those who wait.
+
+    Attributes:
+        counts: After `finish`: verdicts by kind, and those that wait by their word.
+    """
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._victims = VictimSearch(trial)
         self._cuts = RepartitionSearch(trial)
         self._recuts: dict[JobId, Recut] = {}
-        self._queues: dict[str, _QueueState] = {}
-        self._outcomes: list[_Outcome] = []
+        self._stopped: set[str] = set()
         self._full: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self._needs: dict[JobId, tuple[Plan, Placed]] = {}
         self._heads = HeadKeeper(trial)
+        self._lineup: Lineup | None = None
+        self._taken: list[Numbers] = []
+        self._count = 0
+        self._outcomes: dict[int, Placed | Blocked] = {}
+        self.counts: Counter[str] = Counter()
 
-    def consider_all(self, entries: Iterable[Entry]) -> None:
-        """Consider entries in their turns: each is placed, or waits."""
-        outcomes, refused = self._outcomes, self._refused
-        for entry in entries:
-            if entry.rank in refused:
-                outcomes.append(entry)
-            else:
-                outcomes.append(self._consider(entry, len(outcomes)))
+    def consider_all(self, lineup: Lineup, turns: Turns, first: Sequence[int] = ()) -> None:
+        """Consider everyone lined up, in their turns: each is placed, or waits.
+
+        Args:
+            lineup: Who is considered.
+            turns: In which order.
+            first: The places in the line-up of those who come before all others.
+        """
+        self._lineup = lineup
+        self._idle = Flags(int(lineup.askers.max(initial=0)) + 2)
+        self._hopeless = Flags(lineup.fate_count + 1)
+        for index in first:
+            self._take(lineup, index)
+        if first:
+            turns.leave_out(list(first))
+        if turns.is_fair:
+            for index in turns.iterate_fairly(self._trial.first_choice):
+                self._take(lineup, index)
+            return
+        while turns.refresh(self._trial.changes):
+            self._take_some(lineup, turns)
+
+    def _take_some(self, lineup: Lineup, turns: Turns) -> None:
+        """Consider those whose turns are next, until usage changes."""
+        changes, passed = self._trial.changes, turns.passed
+        for place, index in self._list_open(lineup, turns):
+            self._pass(turns.order[passed:place])
+            self._take(lineup, index)
+            turns.passed = passed = place + 1
+            if self._trial.changes != changes:
+                return
+        self._pass(turns.order[passed:])
+        turns.passed = len(turns.order)
+
+    def _pass(self, some: Numbers) -> None:
+        """Let these have their turns without asking them."""
+        if len(some):
+            self._taken.append(some)
+            self._count += len(some)
+
+    def _list_open(self, lineup: Lineup, turns: Turns) -> Iterator[tuple[int, int]]:
+        """Yield the places in the order, and in the line-up, of those who may not just wait."""
+        idle, hopeless = self._idle.each, self._hopeless.each
+        questions = lineup.questions
+        refused = questions.refused.each
+        for begin in range(turns.passed, len(turns.order), AT_ONCE):
+            window = turns.order[begin : begin + AT_ONCE]
+            some = np.flatnonzero(~self._find_settled(lineup, window))
+            if not len(some):
+                continue
+            indices = window[some]
+            askers, fates = lineup.askers[indices].tolist(), lineup.fates[indices].tolist()
+            asked = questions.of[indices].tolist()
+            for number, index in enumerate(indices.tolist()):
+                # Some are settled by what was found out about those before them.
+                if idle[askers[number]] and (refused[asked[number]] or hopeless[fates[number]]):
+                    continue
+                yield begin + int(some[number]), index
+
+    def _find_settled(self, lineup: Lineup, places: Numbers) -> Bools:
+        """Return who of these just waits: no place to find, and nothing else to be tried.
+
+        Room and quota only shrink within a cycle, so what is settled stays so.
+        """
+        questions = lineup.questions
+        questions.refresh(self._trial.changes)
+        nowhere = questions.refused.column[questions.of[places]]
+        nowhere |= self._hopeless.column[lineup.fates[places]]
+        return np.asarray(self._idle.column[lineup.askers[places]] & nowhere)
+
+    def _take(self, lineup: Lineup, index: int) -> None:
+        entry, position = lineup.entry(index), self._count
+        self._pass(np.array([index]))
+        if entry.rank in self._refused:
+            return
+        outcome = self._consider(entry, position)
+        if outcome is not None:
+            self._outcomes[position] = outcome
+        if entry.asker is None or isinstance(outcome, Placed):
+            return
+        asker = int(lineup.askers[index])
+        if not self._idle.each[asker]:
+            self._idle.each[asker] = self._may_just_wait(entry.workload)
+        answer = self._trial.answers.first(entry, self._trial.changes)
+        if isinstance(answer, Grant) and self._trial.is_full(entry.workload, entry.kind, answer):
+            self._hopeless.each[lineup.fates[index]] = True
+
+    def _may_just_wait(self, workload: Workload) -> bool:
+        """Tell whether nothing is tried for those of an asker who find no place."""
+        spec = self._trial.admission.tree.get_spec(workload.queue)
+        return (
+            spec.queueing_strategy is QueueingStrategy.BEST_EFFORT_FIFO
+            and self._victims.is_hopeless(workload)
+            and not self._heads.may_keep(workload.queue)
+        )
 
     def _consider(self, entry: Entry, position: int) -> _Outcome:
         workload = entry.workload
-        state = self._queues.setdefault(workload.queue, _QueueState())
-        if state.is_stopped:
+        if workload.queue in self._stopped:
             reserved = self._trial.find_reserved(workload)
-            return entry if reserved is None else self._place(entry, reserved, position)
+            return None if reserved is None else self._place(entry, reserved, position)
         is_known = entry.place is not None and entry.place in self._full
         refusal: QuotaRefusal | None = None
         if not is_known:
@@ -84,9 +190,9 @@ class Judge:
         blocked = self._hold_back(entry, position, refusal, is_known=is_known)
         spec = self._trial.admission.tree.get_spec(workload.queue)
         if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
-            state.is_stopped = True
+            self._stopped.add(workload.queue)
         elif entry.rank in self._refused and blocked.is_plain:
-            return entry
+            return None
         return blocked
 
     def _hold_back(
@@ -121,35 +227,76 @@ class Judge:
 
     def finish(self) -> list[Verdict]:
         """Return the verdicts of all who were considered, in the order of their turns."""
+        lineup = self._lineup
+        if lineup is None or not self._taken:
+            return []
+        order = np.concatenate(self._taken)
+        groups = self._find_groups(lineup, order)
+        groups[list(self._outcomes)] = -1
+        firsts = np.full(int(groups.max(initial=0)) + 2, -1, dtype=np.int64)
+        firsts[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
+        firsts[-1] = -1
         explainer = Explainer(self._trial)
-        stopped = {name for name, state in self._queues.items() if state.is_stopped}
-        alike: dict[Hashable, Said] = {}
-        verdicts: list[Verdict] = []
-        for position, outcome in enumerate(self._outcomes):
-            if type(outcome) is Entry:
-                is_behind = bool(stopped) and outcome.workload.queue in stopped
-                key = outcome.workload.queue if is_behind else outcome.place
-                said = alike.get(key)
-                if said is None:
-                    said = alike[key] = explainer.explain_alike(outcome, is_behind=is_behind)
-                waiting = outcome.waiting
-                # The verdict of the cycle before is given again where nothing in it changed.
-                if (
-                    waiting is None
-                    or waiting.position != position
-                    or waiting.reason is not said[0]
-                    or waiting.counts is not said[1]
-                ):
-                    workload = outcome.workload
-                    waiting = outcome.waiting = Waiting(
-                        workload.job_id, workload.version, said[0], said[1], position
-                    )
-                verdicts.append(waiting)
-            elif type(outcome) is Blocked:
-                verdicts.append(self._explain(explainer, outcome))
-            elif isinstance(outcome, Placed):
-                verdicts.append(outcome)
+        special: dict[int, Verdict] = {}
+        said = {-1: _SAID_ELSEWHERE}
+        # In the order of turns: of equals it is the first that is looked at.
+        for position in sorted([*self._outcomes, *firsts[firsts >= 0].tolist()]):
+            outcome = self._outcomes.get(position)
+            if outcome is None:
+                entry = lineup.entry(int(order[position]))
+                is_behind = entry.workload.queue in self._stopped
+                said[int(groups[position])] = explainer.explain_alike(entry, is_behind=is_behind)
+            elif isinstance(outcome, Blocked):
+                special[position] = self._explain(explainer, outcome)
+            else:
+                special[position] = outcome
+        job_ids, versions = lineup.list_jobs(order)
+        names = groups.tolist()
+        reasons = {group: reason for group, (reason, _) in said.items()}
+        refused = {group: counts for group, (_, counts) in said.items()}
+        fields = zip(
+            job_ids.tolist(),
+            versions,
+            map(reasons.__getitem__, names),
+            map(refused.__getitem__, names),
+            range(len(names)),
+            strict=True,
+        )
+        verdicts: list[Verdict] = list(map(_make_waiting, fields))
+        for position, verdict in special.items():
+            verdicts[position] = verdict
+        self._tally(groups, said, special.values())
         return verdicts
+
+    def _tally(self, groups: Numbers, said: Mapping[int, Said], special: Iterable[Verdict]) -> None:
+        """Count the verdicts by kind, and the waiting ones by their word."""
+        counts = np.bincount(groups[groups >= 0])
+        for group in np.flatnonzero(counts).tolist():
+            self.counts[Waiting.__name__] += int(counts[group])
+            self.counts[said[group][0].word.value] += int(counts[group])
+        for verdict in special:
+            self.counts[type(verdict).__name__] += 1
+            if isinstance(verdict, Waiting):
+                self.counts[verdict.reason.word.value] += 1
+
+    def _find_groups(self, lineup: Lineup, order: Numbers) -> Numbers:
+        """Return a number for each who waits: those of the same number are told the same."""
+        questions = lineup.questions
+        questions.refresh(self._trial.changes)
+        asked, kinds = questions.of[order], lineup.kinds[order]
+        count = len(questions.levels)
+        groups = np.where(questions.refused.column[asked], asked, count + kinds)
+        count += int(kinds.max(initial=0)) + 1
+        alone: dict[Hashable, int] = {}
+        is_behind = np.array([name in self._stopped for name in lineup.queues], dtype=np.bool_)
+        groups = np.where(is_behind[lineup.lines[order]], count + lineup.lines[order], groups)
+        count += len(lineup.queues)
+        # Fewer replicas may do for them than the question was about.
+        for position in np.flatnonzero(lineup.askers[order] < 0).tolist():
+            entry = lineup.entry(int(order[position]))
+            if entry.workload.queue not in self._stopped:
+                groups[position] = count + alone.setdefault(entry.place, len(alone))
+        return groups
 
     def _explain(self, explainer: Explainer, blocked: Blocked) -> Verdict:
         workload = blocked.entry.workload

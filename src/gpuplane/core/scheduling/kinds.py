@@ -1,11 +1,12 @@
 """What makes two workloads equal: for a place, and for what a cycle does when there is none.
 
-Owns those two questions; whatever a filter, a score or the search for victims comes to look at
+Owns those questions; whatever a filter, a score or the search for victims comes to look at
 besides belongs in here, or into the workload's class.
 """
 
 from collections.abc import Hashable
 
+from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.reservations import may_be_stopped
 from gpuplane.core.scheduling.workload import Workload
 
@@ -48,3 +49,20 @@ def rank_of(workload: Workload, place: Hashable | None) -> Hashable | None:
         return None
     tenant = workload.tenant if workload.local_queue is None else None
     return place, workload.priority.value, workload.preempts_others, tenant
+
+
+def asker_of(workload: Workload, kind: Hashable | None) -> Hashable | None:
+    """Return what two workloads must share for nothing to be tried for the one or the other.
+
+    Once nobody is to be stopped for one of them and no head's place is left to be kept, each of
+    them that finds no place just waits. None for those that have other ways to a place: GPUs of a
+    reservation, GPUs cut anew, fewer replicas.
+    """
+    if (
+        kind is None
+        or workload.reservation_id is not None
+        or workload.resources.mig_profile is not None
+        or needed_replicas(workload.replicas) != workload.replicas.count
+    ):
+        return None
+    return workload.queue, workload.priority.value, workload.preempts_others, workload.clusters

@@ -5,12 +5,10 @@ arguments give equal bytes. Losing it is no harm. Not for two cycles at once.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from gpuplane.core.fleet.columns import Fleet
-from gpuplane.core.reasons import Reason
 from gpuplane.core.scheduling.answers import AnswerMemory
-from gpuplane.core.scheduling.decisions import WordCount
 from gpuplane.core.scheduling.fragmentation import cut_typical_mix
 from gpuplane.core.scheduling.fragments import TypicalMix
 from gpuplane.core.scheduling.holdings import Holdings
@@ -29,18 +27,13 @@ def owners_of(snapshot: Snapshot) -> Owners:
 
 
 class Memory:
-    """Everything kept between cycles; a cycle that fails leaves it empty.
-
-    Attributes:
-        said: What was said last of those who wait alike: values that are shared, not looked up.
-    """
+    """Everything kept between cycles; a cycle that fails leaves it empty."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
         self.pool = PendingPool()
         self.holdings = Holdings()
         self.answers = AnswerMemory()
-        self.said: dict[Hashable, tuple[Reason, tuple[WordCount, ...]]] = {}
 
     def compute_mix(self, policy: Policy) -> TypicalMix:
         """Return the typical mix of everything that is pending or runs."""

@@ -7,13 +7,15 @@ Source of the three modes: Kueue's topology-aware scheduling (KEP-2724, required
 levels, and balanced placement); the tightest domain that is enough comes first, as there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuplane.core.fleet.columns import Bools, Fleet, Ints
+from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.workloads import NetworkLevel, NetworkMode, Spreading
@@ -117,6 +119,81 @@ def asks_nvlink(workload: Workload) -> bool:
     return replicas.gang and replicas.count > 1 and placement.links is LinkPreference.NVLINK
 
 
+def is_required(workload: Workload) -> bool:
+    """Tell whether the workload runs inside one part of the network or not at all."""
+    asked = workload.placement.network
+    return asked is not None and asked.mode is NetworkMode.REQUIRED
+
+
+class Layout(NamedTuple):
+    """A condition on all replicas together, and the word for work of which too few meet it.
+
+    Args:
+        limit: (workload, fleet, capacity by node) -> the most replicas that may start together.
+    """
+
+    words: tuple[Word, ...]
+    limit: Callable[[Workload, Fleet, Ints], int]
+    applies: Callable[[Workload], bool]
+
+
+def fit_together(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Pass as many replicas as all nodes take at once."""
+    return int(capacity.sum())
+
+
+def fit_one_node(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Pass as many replicas as one node takes (spreading SAME_NODE)."""
+    return int(capacity.max(initial=0))
+
+
+def fit_each_apart(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Pass one replica a node (spreading SPREAD)."""
+    return int(np.count_nonzero(capacity))
+
+
+def fit_one_clique(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Pass as many replicas as one NVLink clique takes, where NVLink is required among them."""
+    return largest_nvlink_room(fleet, capacity)
+
+
+def fit_one_part(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Pass as many replicas as one rack or block takes, where one is required."""
+    return largest_room(workload, fleet, capacity)
+
+
+def _requires_clique(workload: Workload) -> bool:
+    return asks_nvlink(workload) and workload.placement.links_required
+
+
+LAYOUTS = (
+    Layout((Word.GANG,), fit_together, lambda workload: True),
+    Layout(
+        (Word.GANG,),
+        fit_one_node,
+        lambda workload: workload.placement.spreading is Spreading.SAME_NODE,
+    ),
+    Layout(
+        (Word.GANG,),
+        fit_each_apart,
+        lambda workload: workload.placement.spreading is Spreading.SPREAD,
+    ),
+    Layout((Word.TOPOLOGY,), fit_one_clique, _requires_clique),
+    Layout((Word.NETWORK,), fit_one_part, is_required),
+)
+"""Every condition on the replicas of one workload among each other."""
+
+
+def most_together(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
+    """Return the most replicas that one layout could take now, at most those asked for.
+
+    An upper bound: exact where either a level of the network or NVLink is required and not both,
+    and where the replicas require no links inside themselves.
+    """
+    limits = [each.limit(workload, fleet, capacity) for each in LAYOUTS if each.applies(workload)]
+    return min(workload.replicas.count, *limits)
+
+
 def largest_nvlink_room(fleet: Fleet, capacity: Ints) -> int:
     """Return the most replicas that may start together where NVLink is required among them."""
     places = _Places(Level.CLIQUE, fleet.cliques, fleet.clique)
@@ -145,12 +222,6 @@ def _cliques(
         return found
     level = levels[_DEPTH[asked.level]].place
     return [each for each in found if len(np.unique(level[each.parts[0].nodes])) == 1]
-
-
-def is_required(workload: Workload) -> bool:
-    """Tell whether the workload runs inside one part of the network or not at all."""
-    asked = workload.placement.network
-    return asked is not None and asked.mode is NetworkMode.REQUIRED
 
 
 def largest_room(workload: Workload, fleet: Fleet, capacity: Ints) -> int:
@@ -203,15 +274,18 @@ def _tightest(
     wishes: Ints | None = None,
     most: int | None = None,
 ) -> list[Domain]:
-    """Return the named parts that hold all that is needed, the one with the least room first.
+    """Return the named parts that hold all that is needed, the best first.
+
+    Best is the one that takes most of the replicas asked for, then the one with the least room:
+    work that starts with fewer than it asks for is not to start with its minimum where more fit.
 
     Args:
         places: The parts.
         capacity: Replicas by node.
         needed: Replicas that must fit.
         count: Replicas that are asked for.
-        wishes: What comes before room, by node, higher is better: a part is as good as its best
-            node; None when nothing does.
+        wishes: What comes before the least room, by node, higher is better: a part is as good as
+            its best node; None when nothing does.
         most: How many parts are wanted, None for all.
     """
     room = _room(places, capacity)
@@ -219,7 +293,7 @@ def _tightest(
     if wishes is not None:
         np.maximum.at(best, places.place, np.where(capacity > 0, wishes, 0))
     fitting = sorted(
-        (-int(best[i]), int(room[i]), places.names[i], i)
+        (-min(int(room[i]), count), -int(best[i]), int(room[i]), places.names[i], i)
         for i in np.flatnonzero(room >= needed).tolist()
         if places.names[i]
     )
@@ -235,7 +309,8 @@ def _fewest(places: _Places, capacity: Ints, needed: int, count: int) -> list[Do
     The last one taken is the tightest that still suffices, so that large parts stay whole.
     """
     room = _room(places, capacity)
-    left = sorted((-int(room[i]), name, i) for i, name in enumerate(places.names) if name)
+    named = [i for i in np.flatnonzero(room).tolist() if places.names[i]]
+    left = sorted((-int(room[i]), places.names[i], i) for i in named)
     taken: list[int] = []
     missing = needed
     while left and missing > 0:

@@ -1,22 +1,15 @@
-"""In which order pending workloads are considered: effective priority, and turns across queues.
+"""In which order the pending workloads of a queue are considered: by effective priority.
 
-Owns the boosts and their explanations, and hands out one workload at a time while the cycle
-counts what it placed; Kueue's own order across queues comes from `core.quota.ordering`.
+Owns the boosts and their explanations. Whose turn it is across queues is `turns`'.
 """
 
-import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.columns import NEVER
-from gpuplane.core.quota.ordering import FairOrder, Head
-from gpuplane.core.quota.specs import AdmissionMode, FlavorResource
-from gpuplane.core.quota.tree import QuotaTree
-from gpuplane.core.scheduling.decisions import Waiting
-from gpuplane.core.scheduling.kinds import Owners, kind_of, rank_of
+from gpuplane.core.scheduling.kinds import Owners, asker_of, kind_of, rank_of
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
@@ -43,7 +36,9 @@ class Entry:
         kind: What makes two workloads of a queue equal for a place, None when nothing does.
         place: Queue and kind: who shares it finds no place either, for the same reason.
         rank: That, class and tenant: who shares it finds no victims either. None if each is asked.
-        waiting: The verdict it got last, given again when nothing in it has changed.
+        asker: Who shares it just waits from some point of a cycle on. None if each is asked.
+        is_numbered: The four before are numbers that stand for their values.
+        slot: Where the pool keeps its columns, -1 outside of a pool.
     """
 
     workload: Workload
@@ -53,7 +48,9 @@ class Entry:
     kind: Hashable | None = None
     place: Hashable | None = None
     rank: Hashable | None = None
-    waiting: Waiting | None = None
+    asker: Hashable | None = None
+    is_numbered: bool = False
+    slot: int = -1
 
 
 def compute_entry(
@@ -65,19 +62,28 @@ def compute_entry(
     among equals, so waiting work moves on, and the order of classes stays what people expect. It
     grows in whole percents of the way, so that an order holds until somebody's next step is due.
     """
-    value = PRIORITY_VALUES[_base_class(workload)]
-    gap = _room_above(value)
-    effective = value * BOOST_UNIT
-    due = NEVER
-    if gap:
-        percent, starved_due = _starvation_percent(workload, boosts, now)
-        part, deadline_due = _deadline_part(workload, boosts, now)
-        effective += max(gap * percent // 100, round(gap * part))
-        due = min(starved_due, deadline_due)
+    effective, due = compute_effective(workload, boosts, now)
     key = (-effective, workload.queued_at, str(workload.job_id))
     kind = kind_of(workload, owners)
     place = None if kind is None else (workload.queue, kind)
-    return Entry(workload, effective, key, due, kind, place, rank_of(workload, place))
+    rank = rank_of(workload, place)
+    return Entry(workload, effective, key, due, kind, place, rank, asker_of(workload, kind))
+
+
+def compute_effective(workload: Workload, boosts: Boosts, now: int) -> tuple[int, int]:
+    """Return the effective priority of a workload, and when it may change next."""
+    value = PRIORITY_VALUES[_base_class(workload)]
+    gap = _ROOM_ABOVE[value]
+    effective = value * BOOST_UNIT
+    if not gap:
+        return effective, NEVER
+    percent, due = _starvation_percent(workload, boosts, now)
+    lift = gap * percent // 100
+    if workload.deadline is not None:
+        part, deadline_due = _deadline_part(workload, boosts, now)
+        lift = max(lift, round(gap * part))
+        due = min(due, deadline_due)
+    return effective + lift, due
 
 
 def describe_boosts(workload: Workload, boosts: Boosts, now: int) -> list[str]:
@@ -86,7 +92,7 @@ def describe_boosts(workload: Workload, boosts: Boosts, now: int) -> list[str]:
     base = _base_class(workload)
     if base is not workload.priority:
         notes.append(f"Counts as {base.value}: a {base.value} job waits for it.")
-    if not _room_above(PRIORITY_VALUES[base]):
+    if not _ROOM_ABOVE[PRIORITY_VALUES[base]]:
         return notes
     percent, _ = _starvation_percent(workload, boosts, now)
     if percent:
@@ -119,6 +125,9 @@ def _room_above(value: int) -> int:
     return ceiling - value * BOOST_UNIT
 
 
+_ROOM_ABOVE = {value: _room_above(value) for value in _BY_VALUE}
+
+
 def _starvation_percent(workload: Workload, boosts: Boosts, now: int) -> tuple[int, int]:
     """Return how far waiting has lifted it, in percent of the way, and when that changes next."""
     target = boosts.wait_target_s.get(workload.priority)
@@ -148,130 +157,6 @@ def _deadline_part(workload: Workload, boosts: Boosts, now: int) -> tuple[float,
         else:
             due = min(due, at)
     return part, due
-
-
-Request = Callable[[Entry], tuple[Mapping[FlavorResource, int], int]]
-"""For an entry: the flavors it would use first, and the borrowing level of that."""
-
-
-class Counted(Protocol):
-    """What knows how often usage has changed for good: `changes` grows with every time."""
-
-    changes: int
-
-
-class _Line:
-    """One queue as it moves up: its head, and the borrowing levels of kinds since a change."""
-
-    __slots__ = ("asked_at", "end", "entries", "has_cohort", "levels", "place")
-
-    def __init__(self, entries: Sequence[Entry], *, has_cohort: bool) -> None:
-        self.entries = entries
-        self.has_cohort = has_cohort
-        self.place = 0
-        self.end = len(entries)
-        self.asked_at = -1
-        self.levels: dict[Hashable, int] = {}
-
-
-class Turns:
-    """Hands out the entries of all queues, best head first, one at a time.
-
-    Args of the constructor:
-        queues: By ClusterQueue its entries, best first.
-        request: What a head would count.
-        counted: Borrowing levels are asked for again when its `changes` have grown.
-    """
-
-    def __init__(
-        self,
-        tree: QuotaTree,
-        queues: Mapping[str, Sequence[Entry]],
-        request: Request,
-        counted: Counted,
-    ) -> None:
-        self._tree = tree
-        self._request = request
-        self._counted = counted
-        self._queues = {name: queues[name] for name in sorted(queues) if queues[name]}
-
-    def __iter__(self) -> Iterator[Entry]:
-        """Yield every entry in its turn; what the caller places meanwhile counts for the next."""
-        if self._tree.mode is AdmissionMode.FAIR_SHARING:
-            return self._iterate_fairly()
-        if len(self._queues) == 1:
-            return iter(next(iter(self._queues.values())))
-        return self._iterate_classically()
-
-    def _iterate_classically(self) -> Iterator[Entry]:
-        lines = [
-            _Line(entries, has_cohort=self._tree.queue_node(name).parent is not None)
-            for name, entries in self._queues.items()
-        ]
-        counted = self._counted
-        # Keys hold the job's id: no two are equal, and lines are never compared.
-        heap = [(self._level(line), line.entries[0].key, line) for line in lines]
-        heapq.heapify(heap)
-        replace_head = heapq.heapreplace
-        while heap:
-            level, key, line = heap[0]
-            if line.has_cohort and line.asked_at != counted.changes:
-                # What was placed since may have used up the quota that this head counted on.
-                fresh = self._level(line)
-                if fresh != level:
-                    replace_head(heap, (fresh, key, line))
-                    continue
-            place = line.place
-            yield line.entries[place]
-            place += 1
-            if place == line.end:
-                heapq.heappop(heap)
-                continue
-            line.place = place
-            head = line.entries[place]
-            next_level: int | None = None
-            if line.asked_at == counted.changes:
-                next_level = line.levels.get(head.kind)
-            if next_level is None:
-                next_level = self._level(line)
-            replace_head(heap, (next_level, head.key, line))
-
-    def _level(self, line: "_Line") -> int:
-        """Return from how far up the quota of a line's head would come."""
-        if not line.has_cohort:
-            return 0
-        changes = self._counted.changes
-        if line.asked_at != changes:
-            line.asked_at = changes
-            line.levels.clear()
-        entry = line.entries[line.place]
-        level = line.levels.get(entry.kind)
-        if level is None:
-            level = self._request(entry)[1]
-            if entry.kind is not None:
-                line.levels[entry.kind] = level
-        return level
-
-    def _iterate_fairly(self) -> Iterator[Entry]:
-        order = FairOrder(self._tree)
-        places = dict.fromkeys(self._queues, 0)
-        for name in self._queues:
-            self._push(order, name, 0)
-        while (head := order.pop()) is not None:
-            name = head.cluster_queue
-            place = places[name]
-            yield self._queues[name][place]
-            places[name] = place + 1
-            self._push(order, name, place + 1)
-
-    def _push(self, order: FairOrder, name: str, place: int) -> None:
-        entries = self._queues[name]
-        if place == len(entries):
-            return
-        entry = entries[place]
-        workload = entry.workload
-        usage, level = self._request(entry)
-        order.push(Head(entry.key[2], name, usage, entry.effective, workload.queued_at, level))
 
 
 def group_entries(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

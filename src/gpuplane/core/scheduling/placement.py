@@ -14,7 +14,7 @@ from gpuplane.core.scheduling.bench import MAX_REMEMBERED, NOT_FIT, Bench, Row
 from gpuplane.core.scheduling.devices import choose_devices
 from gpuplane.core.scheduling.filters import EVERYWHERE, mig_starts
 from gpuplane.core.scheduling.needs import Need
-from gpuplane.core.scheduling.network import Level, Part, list_domains
+from gpuplane.core.scheduling.network import Level, Part, list_domains, most_together
 from gpuplane.core.scheduling.scores import score_of_rank
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import ReplicaRequest, Spreading
@@ -66,8 +66,9 @@ def place_workload(workload: Workload, bench: Bench, allowed: Bools | None) -> S
     if spreading is Spreading.SPREAD:
         capacity = np.minimum(capacity, 1)
     mark = fleet.checkpoint()
-    # All of them wherever that is; fewer, down to the minimum, only where all fit nowhere.
-    for least in dict.fromkeys((count, needed)):
+    # All of them wherever that is; where all fit nowhere as many as fit, down to the minimum.
+    most = count if needed == count else most_together(workload, fleet, capacity)
+    for least in dict.fromkeys((count, max(most, needed), needed)):
         if int(capacity.sum()) < least:
             continue
         for domain in list_domains(workload, fleet, row.ranks, capacity, least):

@@ -5,7 +5,7 @@ know who may be stopped, nor quotas.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,10 +14,17 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
 from gpuplane.core.scheduling.backfill import find_first
 from gpuplane.core.scheduling.bench import NOT_FIT, Row
+from gpuplane.core.scheduling.pieces import (
+    MAX_EXACT,
+    Piece,
+    SetSearch,
+    compute_cost,
+    thin_out,
+    unite,
+)
 from gpuplane.core.scheduling.placement import compute_capacity, needed_replicas
-from gpuplane.core.scheduling.preemption import LossKey
 from gpuplane.core.scheduling.trial import Found, Trial
-from gpuplane.core.scheduling.workload import RunningWorkload, Workload
+from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import Spreading
 
 MAX_NODES = 32
@@ -35,26 +42,8 @@ MAX_SEARCHED = 16
 """Pieces of a node, cheapest first, among which the best set is searched."""
 MAX_SINGLES = 64
 """Pieces of a node that are tried each alone."""
-MAX_STEPS = 128
-"""Sets of one node that the search looks at."""
 MAX_THINNED = 128
 """Largest set that is thinned out piece by piece: each try places the whole gang again."""
-
-Parts = tuple[tuple[int, Take], ...]
-"""(fleet, take) of everything one piece holds."""
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Something taken that can be given back as a whole, and what that costs.
-
-    Attributes:
-        owner: The running workload that holds it, or held it before its place was promised away.
-    """
-
-    key: LossKey
-    parts: Parts
-    owner: RunningWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +83,10 @@ def find_cheapest_set(
     anyone is nearly done, what all lose together, how many they are. For a gang the nodes that
     give most room for least loss are emptied, as few as suffice, and the set is thinned out.
 
+    The set is the cheapest of all where on no node more than `MAX_EXACT` pieces make room, for a
+    gang where on all nodes together no more do, and where there are no more nodes than the limits
+    above. Beyond that it is minimal (none of it can be spared) and may not be the cheapest.
+
     Args:
         trial: Fleets to look in; left as they are.
         workload: What needs room, with quota.
@@ -119,7 +112,7 @@ def _cheapest_on_one_node(
         limit = len(place.pieces)
         if most is not None:
             limit = min(limit, most.get(trial.benches[place.bench_index].fleet.cluster_id, 0))
-        if best is not None and _total(place.pieces[:1]) >= _total(best):
+        if best is not None and compute_cost(place.pieces[:1]) >= compute_cost(best):
             break  # they come by their cheapest piece: none after this costs less
         search = NodeSearch(trial, place, limit, best)
         if not search.may_suffice():
@@ -187,7 +180,7 @@ def _compute_gains(trial: Trial, workload: Workload, places: Sequence[_Place]) -
 
     before = count()
     with trial.undone():
-        release_parts(trial, _union([place.pieces for place in places]))
+        release_parts(trial, unite([place.pieces for place in places]))
         after = count()
     for row in rows.values():
         row.refresh()
@@ -201,11 +194,10 @@ class NodeSearch:
         self._trial = trial
         self._place = place
         self._limit = limit
-        self._given = {piece: self._amounts_of(piece) for piece in place.pieces}
+        self._given = {piece: _amounts_of(piece, place) for piece in place.pieces}
         self._missing = self._compute_missing()
-        self._best = best
+        self._sets = SetSearch(self._covers, self._fits_without, self._is_within, best)
         self._has_any = False
-        self._steps_left = MAX_STEPS
 
     def may_suffice(self) -> bool:
         """Tell whether as many of the largest pieces as may be taken could make room."""
@@ -217,15 +209,14 @@ class NodeSearch:
         The cheapest pieces first, thinned out, are a first answer; then come each piece alone and
         the sets of the cheapest ones that cost less than the best so far.
         """
-        there = self._place.pieces
+        there, known = self._place.pieces, self._sets.best
         self._try_in_order(there)
         if not self._has_any:
             self._try_in_order(sorted(there, key=lambda piece: (-self._given[piece][0], piece.key)))
-        for piece in there[:MAX_SINGLES]:
-            if not self._is_better([piece]) or self._try([piece]):
-                break  # those after it cost more
-        self._extend([], there[:MAX_SEARCHED])
-        return self._best if self._has_any else None
+        if len(there) > MAX_EXACT:
+            self._try_singles(there[:MAX_SINGLES])
+        self._sets.run(there[:MAX_SEARCHED])
+        return self._sets.best if self._has_any or self._sets.best is not known else None
 
     def _fits_without(self, pieces: Sequence[Piece]) -> bool:
         row = self._place.row
@@ -234,56 +225,32 @@ class NodeSearch:
             row.refresh()
             return bool(row.ranks[self._place.node] != NOT_FIT)
 
+    def _is_within(self, pieces: Sequence[Piece]) -> bool:
+        return len(pieces) <= self._limit
+
     def _try_in_order(self, there: Sequence[Piece]) -> None:
         """Take as many in this order as suffice, and thin out the dearest first."""
         found = find_first(there, lambda some: self._fits_without(some) or None)
         if found is not None:
             taken = sorted(there[: found[0]], key=lambda piece: piece.key)
-            self._note(_thin_out(taken, self._fits_without))
+            self._note(thin_out(taken, self._fits_without))
+
+    def _try_singles(self, there: Sequence[Piece]) -> None:
+        """Take the cheapest piece that suffices alone; those after it cost more."""
+        for piece in there:
+            if not self._sets.is_better([piece]):
+                return
+            if self._covers([piece], ()) and self._fits_without([piece]):
+                self._note([piece])
+                return
 
     def _note(self, pieces: list[Piece]) -> None:
-        if len(pieces) <= self._limit:
+        if self._is_within(pieces):
             self._has_any = True
-            if self._is_better(pieces):
-                self._best = pieces
-
-    def _is_better(self, pieces: Sequence[Piece]) -> bool:
-        return self._best is None or _total(pieces) < _total(self._best)
-
-    def _try(self, pieces: list[Piece]) -> bool:
-        """Tell whether a set makes room, and keep it if it is the best."""
-        if self._covers(pieces, ()) and self._fits_without(pieces):
-            self._note(pieces)
-            return True
-        return False
-
-    def _extend(self, taken: list[Piece], rest: Sequence[Piece]) -> None:
-        """Try the set with each of the rest, then with more: a larger set never costs less."""
-        for place, piece in enumerate(rest):
-            more = [*taken, piece]
-            if self._steps_left <= 0 or not self._covers(taken, rest[place:]):
-                return
-            self._steps_left -= 1
-            if not self._is_better(more) or self._try(more):
-                continue
-            if len(more) < self._limit:
-                self._extend(more, rest[place + 1 :])
+            if self._sets.is_better(pieces):
+                self._sets.best = pieces
 
     # What is surely too little.
-
-    def _amounts_of(self, piece: Piece) -> tuple[int, ...]:
-        """Return what a piece gives back on the node: milli of GPUs, CPU, memory, ephemeral."""
-        takes = [
-            take
-            for index, take in piece.parts
-            if (index, take.node) == (self._place.bench_index, self._place.node)
-        ]
-        return (
-            sum(take.gpu_mask.bit_count() * take.gpu_milli for take in takes),
-            sum(take.cpu_milli for take in takes),
-            sum(take.memory_mib for take in takes),
-            sum(take.ephemeral_mib for take in takes),
-        )
 
     def _compute_missing(self) -> tuple[int, ...]:
         """Return at least how much of each is to be given back; instances are not counted."""
@@ -312,6 +279,18 @@ class NodeSearch:
         return True
 
 
+def _amounts_of(piece: Piece, place: _Place) -> tuple[int, ...]:
+    """Return what a piece gives back on a node: milli of GPUs, CPU, memory, ephemeral."""
+    here = (place.bench_index, place.node)
+    takes = [take for index, take in piece.parts if (index, take.node) == here]
+    return (
+        sum(take.gpu_mask.bit_count() * take.gpu_milli for take in takes),
+        sum(take.cpu_milli for take in takes),
+        sum(take.memory_mib for take in takes),
+        sum(take.ephemeral_mib for take in takes),
+    )
+
+
 def _cheapest_for_gang(
     trial: Trial,
     workload: Workload,
@@ -321,7 +300,8 @@ def _cheapest_for_gang(
 ) -> list[Piece] | None:
     """Return pieces of the nodes that give most room for least loss, thinned out.
 
-    Where these are too many, of the nodes that give most room for the fewest pieces.
+    Where these are too many, of the nodes that give most room for the fewest pieces. Where few
+    pieces give any room, the cheapest of their sets.
     """
 
     def fits_without(some: Sequence[Piece]) -> bool:
@@ -329,15 +309,85 @@ def _cheapest_for_gang(
             release_parts(trial, some)
             return probe_place(trial, workload) is not None
 
+    def is_within(some: Sequence[Piece]) -> bool:
+        counts = Counter(piece.owner.cluster_id for piece in some)
+        return most is None or all(count <= most.get(each, 0) for each, count in counts.items())
+
     tries = min(MAX_GANG_NODES, max(MAX_NODES, 2 * needed_replicas(workload.replicas)))
     useful = list(islice(_list_gaining(trial, workload, grant, pieces), tries))
     useful.sort(key=lambda each: _cost_of_gain(*each))
     chosen = _empty_in_order(useful, fits_without)
-    if chosen is None or _is_within(chosen, most):
+    if chosen is None:
+        return None  # all of them together do not suffice
+    if not is_within(chosen):
+        useful.sort(key=lambda each: (len(each[1].pieces) / each[0], *_cost_of_gain(*each)))
+        chosen = _empty_in_order(useful, fits_without)
+        if chosen is not None and not is_within(chosen):
+            chosen = None
+    few = sorted(unite(place.pieces for _, place in useful), key=lambda piece: piece.key)
+    if len(few) > MAX_EXACT:
         return chosen
-    useful.sort(key=lambda each: (len(each[1].pieces) / each[0], *_cost_of_gain(*each)))
-    chosen = _empty_in_order(useful, fits_without)
-    return chosen if chosen is not None and _is_within(chosen, most) else None
+    bound = _GangBound(trial, workload, [place for _, place in useful])
+    search = SetSearch(bound.could_suffice, fits_without, is_within, chosen)
+    search.run(few)
+    return search.best
+
+
+class _GangBound:
+    """How many replicas fit at most once some pieces are given back, by plain sums."""
+
+    def __init__(self, trial: Trial, workload: Workload, places: Sequence[_Place]) -> None:
+        self._needed = needed_replicas(workload.replicas)
+        self._elsewhere = 0
+        known = {(place.bench_index, place.node) for place in places}
+        for index, bench in enumerate(trial.benches):
+            if trial.may_use(workload, bench.fleet):
+                row = bench.row(workload)
+                row.refresh()
+                capacity = compute_capacity(row, None)
+                self._elsewhere += int(capacity.sum()) - sum(
+                    int(capacity[node]) for fleet, node in known if fleet == index
+                )
+        self._nodes = [_NodeBound(trial, place) for place in places]
+
+    def could_suffice(self, taken: Sequence[Piece], rest: Sequence[Piece]) -> bool:
+        """Tell whether enough replicas could fit without the taken and all of the rest."""
+        given = {*taken, *rest}
+        room = self._elsewhere
+        for node in self._nodes:
+            if room >= self._needed:
+                break
+            room += node.count(given)
+        return room >= self._needed
+
+
+class _NodeBound:
+    """What is free on one node and what its pieces hold there, and what a replica needs."""
+
+    def __init__(self, trial: Trial, place: _Place) -> None:
+        need = place.row.need
+        resources = need.resources
+        room = _Room.of([bench.fleet for bench in trial.benches], (place.bench_index, place.node))
+        self._wanted = (
+            resources.gpu_count * resources.gpu_milli if need.wants_gpus else 0,
+            resources.cpu_milli,
+            resources.memory_mib,
+            resources.ephemeral_mib,
+        )
+        self._free = (sum(room.gpus), *room.node)
+        self._held = {piece: _amounts_of(piece, place) for piece in place.pieces}
+
+    def count(self, given: Collection[Piece]) -> int:
+        """Return how many replicas fit at most once these are given back."""
+        held = [amounts for piece, amounts in self._held.items() if piece in given]
+        return min(
+            (
+                max(0, free + sum(amounts[which] for amounts in held)) // wanted
+                for which, (free, wanted) in enumerate(zip(self._free, self._wanted, strict=True))
+                if wanted
+            ),
+            default=1 << 30,
+        )
 
 
 def _empty_in_order(
@@ -345,48 +395,18 @@ def _empty_in_order(
 ) -> list[Piece] | None:
     """Return what is left to take of as many nodes, in this order, as suffice."""
     groups = [place.pieces for _, place in useful]
-    found = find_first(groups, lambda some: fits_without(_union(some)) or None)
+    found = find_first(groups, lambda some: fits_without(unite(some)) or None)
     if found is None:
         return None
-    taken = sorted(_union(groups[: found[0]]), key=lambda piece: piece.key)
+    taken = sorted(unite(groups[: found[0]]), key=lambda piece: piece.key)
     if len(taken) > MAX_THINNED:
         return taken
-    return _thin_out(taken, fits_without)
-
-
-def _is_within(pieces: Sequence[Piece], most: Mapping[ClusterId, int] | None) -> bool:
-    counts = Counter(piece.owner.cluster_id for piece in pieces)
-    return most is None or all(count <= most.get(each, 0) for each, count in counts.items())
+    return thin_out(taken, fits_without)
 
 
 def _cost_of_gain(gain: int, place: _Place) -> tuple[int, bool, float, int, int]:
-    value, is_nearly_done, lost, _, _ = _total(place.pieces)
+    value, is_nearly_done, lost, _, _ = compute_cost(place.pieces)
     return value, is_nearly_done, lost / gain, place.bench_index, place.node
-
-
-def _union(groups: Sequence[Sequence[Piece]]) -> list[Piece]:
-    return list(dict.fromkeys(piece for group in groups for piece in group))
-
-
-def _thin_out(taken: list[Piece], fits_without: Callable[[Sequence[Piece]], bool]) -> list[Piece]:
-    """Return the set without what it can spare, the dearest spared first."""
-    for piece in list(reversed(taken)):
-        rest = [other for other in taken if other is not piece]
-        if rest and fits_without(rest):
-            taken = rest
-    return taken
-
-
-def _total(pieces: Sequence[Piece]) -> tuple[int, bool, int, int, str]:
-    """Return the cost of a set: the highest class in it, then what is lost, then how many."""
-    keys = [piece.key for piece in pieces]
-    return (
-        max(key[0] for key in keys),
-        any(key[1] for key in keys),
-        sum(key[2] for key in keys),
-        len(keys),
-        min(key[4] for key in keys),
-    )
 
 
 def swap_parts(trial: Trial, freed: Sequence[Piece], found: Found) -> list[Piece]:

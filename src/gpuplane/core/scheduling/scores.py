@@ -11,7 +11,9 @@ without GPUs goes to the node with the fewest idle GPUs first: it needs none of 
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,6 +129,21 @@ def data_score(context: ScoreContext, where: Where) -> Ranks:
 
 Score = Callable[[ScoreContext, Where], Ranks]
 
+
+class Weighted(NamedTuple):
+    """A part of the policy `balanced`, and the field of `Policy` that holds its weight."""
+
+    score: Score
+    weight: Callable[[Policy], int]
+
+
+WEIGHTED_SCORES = (
+    Weighted(topology_score, attrgetter("topology_weight")),
+    Weighted(resource_score, attrgetter("resource_weight")),
+    Weighted(balance_score, attrgetter("balance_weight")),
+)
+"""The parts of the specification's weighted sum."""
+
 MAIN_SCORES: MappingProxyType[PlacementPolicy, Score] = MappingProxyType(
     {
         PlacementPolicy.FRAGMENTATION: resource_score,
@@ -154,13 +171,8 @@ def _blend_data(context: ScoreContext, where: Where, scores: Ranks) -> Ranks:
 def _compute_policy_scores(context: ScoreContext, where: Where) -> Ranks:
     policy = context.policy
     if policy.placement is PlacementPolicy.BALANCED:
-        parts = (
-            (policy.topology_weight, topology_score),
-            (policy.resource_weight, resource_score),
-            (policy.balance_weight, balance_score),
-        )
-        total = sum(weight for weight, _ in parts)
-        weighted = sum(weight * score(context, where) for weight, score in parts)
+        total = sum(each.weight(policy) for each in WEIGHTED_SCORES)
+        weighted = sum(each.weight(policy) * each.score(context, where) for each in WEIGHTED_SCORES)
         return np.asarray(np.asarray(weighted) // max(1, total))
     main = MAIN_SCORES[policy.placement](context, where)
     if context.need.link_scores is None:

@@ -5,7 +5,7 @@ verdict says is decided by others on top of it.
 """
 
 import bisect
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -20,8 +20,9 @@ from gpuplane.core.scheduling.admission import Admission, Grant, QuotaRefusal, U
 from gpuplane.core.scheduling.answers import Answers
 from gpuplane.core.scheduling.backfill import Head, Release
 from gpuplane.core.scheduling.bench import expected_s, latest_end, open_bench
-from gpuplane.core.scheduling.holdings import Lookahead, order_rows, release_key, rows_of
+from gpuplane.core.scheduling.holdings import Lookahead, order_of_rows, release_key, rows_of
 from gpuplane.core.scheduling.memory import Memory, owners_of
+from gpuplane.core.scheduling.neighbours import compute_neighbouring
 from gpuplane.core.scheduling.ordering import Entry
 from gpuplane.core.scheduling.placement import Spots, needed_replicas, place_workload
 from gpuplane.core.scheduling.policy import Policy, Snapshot
@@ -165,7 +166,8 @@ class Trial:
                 for row in rows_of(release)
             ]
             if more:
-                rows = order_rows(np.concatenate((rows, np.array(more, dtype=np.int64))))
+                rows = np.concatenate((rows, np.array(more, dtype=np.int64)))
+                rows = rows[order_of_rows(rows)]
             known = self._lookaheads[bench_index] = self.changes, Lookahead(rows)
         return known[1]
 
@@ -392,15 +394,15 @@ class Trial:
         return isinstance(answer, Grant)
 
     def _find_nodes(self, workload: Workload, grant: Grant) -> Found | None:
-        """Place the granted replicas, no more, in the fleet where they score best."""
+        """Place the granted replicas, no more, in the fleet where most start, then score best."""
         if grant.replicas < workload.replicas.count:
             fewer = replace(workload.replicas, count=grant.replicas)
             workload = replace(workload, replicas=fewer)
-        best: tuple[int, int] | None = None
+        best: tuple[int, int, int] | None = None
         for index, bench in enumerate(self.benches):
             if not self.may_use(workload, bench.fleet):
                 continue
-            if not bench.row(workload).fits.any():
+            if not bench.row(workload).fits_any:
                 continue
             mark = bench.fleet.checkpoint()
             spots = place_workload(workload, bench, self.allowed_nodes(workload, index, grant))
@@ -409,11 +411,12 @@ class Trial:
             if len(self.benches) == 1:
                 return _found(index, spots, grant)
             bench.fleet.rollback(mark)
-            if best is None or spots.score > best[0]:
-                best = (spots.score, index)
+            worth = (len(spots.takes), spots.score, -index)
+            if best is None or worth > best:
+                best = worth
         if best is None:
             return None
-        index = best[1]
+        index = -best[2]
         again = place_workload(
             workload, self.benches[index], self.allowed_nodes(workload, index, grant)
         )
@@ -434,24 +437,15 @@ class Trial:
         if bench.is_holding and not workload.only_reserved:
             # GPUs that a reservation has been granted are nobody's to keep for a head.
             parts.append(bench.open_nodes(latest_end(workload, self.now)))
-        if not parts:
-            return None
-        return np.asarray(np.logical_and.reduce(parts))
+        return _intersect(parts)
 
     def affinity_nodes(self, workload: Workload, index: int) -> Bools | None:
         """Return the nodes near and apart from the jobs it names; None when it names none."""
-        placement = workload.placement
-        if not placement.co_locate_with and not placement.separate_from:
-            return None
-        count = len(self.benches[index].fleet)
-        mask = np.ones(count, dtype=np.bool_)
-        for other in placement.co_locate_with:
-            near = np.zeros(count, dtype=np.bool_)
-            near[self._nodes_of(JobId(other), index)] = True
-            mask &= near
-        for other in placement.separate_from:
-            mask[self._nodes_of(JobId(other), index)] = False
-        return mask
+        return compute_neighbouring(
+            workload.placement,
+            lambda job_id: self._nodes_of(job_id, index),
+            len(self.benches[index].fleet),
+        )
 
     def _nodes_of(self, job_id: JobId, index: int) -> list[int]:
         return [node for fleet, node in self._list_places().get(job_id, ()) if fleet == index]
@@ -459,6 +453,16 @@ class Trial:
     def may_use(self, workload: Workload, fleet: Fleet) -> bool:
         """Tell whether the workload may run in this fleet's cluster."""
         return workload.clusters is None or fleet.cluster_id in workload.clusters
+
+
+def _intersect(masks: Sequence[Bools]) -> Bools | None:
+    """Return the nodes in all of these, None for every node; not to be written to."""
+    if not masks:
+        return None
+    found = masks[0]
+    for mask in masks[1:]:
+        found = found & mask
+    return found
 
 
 def _places_of(found: Found) -> list[tuple[int, int]]:

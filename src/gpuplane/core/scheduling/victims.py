@@ -15,6 +15,7 @@ from gpuplane.core.quota.preemption import AdmittedWorkload
 from gpuplane.core.quota.victims import plan_preemption
 from gpuplane.core.scheduling.admission import Grant, QuotaRefusal
 from gpuplane.core.scheduling.decisions import Receipt
+from gpuplane.core.scheduling.pieces import Piece
 from gpuplane.core.scheduling.placement import needed_replicas
 from gpuplane.core.scheduling.preemption import (
     Loss,
@@ -27,8 +28,8 @@ from gpuplane.core.scheduling.preemption import (
     loss_measure,
     may_stop,
 )
+from gpuplane.core.scheduling.quota_sets import QuotaSets
 from gpuplane.core.scheduling.room import (
-    Piece,
     find_cheapest_set,
     probe_place,
     release_parts,
@@ -116,6 +117,12 @@ class VictimSearch:
             release_parts(self._trial, soft)
             return self._plan_with_victims(workload, candidates, soft)
 
+    def is_hopeless(self, workload: Workload) -> bool:
+        """Tell whether it is known that nobody is stopped for such a workload in this cycle."""
+        if not self._limits.enabled or self._searches_left <= 0:
+            return True
+        return (workload.priority, workload.preempts_others, workload.clusters) in self._nobody
+
     def promise(self, workload: Workload, plan: Plan) -> None:
         """Count the plan: the preemptor's place is taken, the rest of what is freed is soft."""
         used = set(plan.soft)
@@ -197,18 +204,52 @@ class VictimSearch:
         victims = self._quota_victims(workload, candidates)
         if victims is None:
             return None
-        self._give_back(each.running for each in victims)
-        found = probe_place(self._trial, workload)
-        if found is None:
-            release_parts(self._trial, (each.piece for each in victims))
-            more = self._node_victims(workload, candidates, victims)
-            if more is None:
-                return None
-            victims = [*victims, *more]
-            found = self._probe_without(workload, [each.piece for each in more])
-        if found is None or not self._within_limits(victims):
+        chosen = self._complete(workload, candidates, victims)
+        if chosen is None:
             return None
-        return Plan(tuple(victims), tuple(soft), found)
+        pieces, found = chosen
+        by_piece = {each.piece: each for each in candidates}
+        return Plan(tuple(by_piece[piece] for piece in pieces), tuple(soft), found)
+
+    def _complete(
+        self, workload: Workload, candidates: list[Candidate], victims: list[Candidate]
+    ) -> tuple[list[Piece], Found] | None:
+        """Return the victims for quota with those who make room, or others that keep the limit.
+
+        Who was chosen for quota alone may be spared where those who make room give quota too.
+        """
+        chosen = [each.piece for each in victims]
+        if not self._within_limits(victims):
+            return self._open_sets(workload, candidates).find()
+        with self._trial.undone():
+            self._give_back(each.running for each in victims)
+            found = probe_place(self._trial, workload)
+            if found is not None:
+                return chosen, found
+            release_parts(self._trial, chosen)
+            more = self._node_victims(workload, candidates, victims, is_limited=True)
+            if more is not None:
+                found = self._probe_without(workload, [each.piece for each in more])
+            elif not victims:
+                return None
+            elif self._node_victims(workload, candidates, victims, is_limited=False) is None:
+                return None  # it is not the limit that stands in the way
+        if more is None:
+            return self._open_sets(workload, candidates).find()
+        chosen += [each.piece for each in more]
+        if victims and more:
+            spared = self._open_sets(workload, [*victims, *more]).spare(chosen)
+            if spared is not None:
+                return spared
+        return None if found is None else (chosen, found)
+
+    def _open_sets(self, workload: Workload, candidates: list[Candidate]) -> QuotaSets:
+        """Return the sets of these candidates that could give quota and room."""
+        answer = self._first_answer(workload)
+        assert isinstance(answer, QuotaRefusal), "who has quota needs no victims for it"
+        admitted = {each.piece: self._admitted(each.running) for each in candidates}
+        left = {each: self._left(each) for each in self._clusters(workload)}
+        return QuotaSets(self._trial, workload, answer.usage, admitted, left)
 
     def _probe_without(self, workload: Workload, pieces: Sequence[Piece]) -> Found | None:
         with self._trial.undone():
@@ -225,7 +266,11 @@ class VictimSearch:
     def _quota_victims(
         self, workload: Workload, candidates: list[Candidate]
     ) -> list[Candidate] | None:
-        """Return Kueue's minimal victims for the quota, [] if none are needed, None if hopeless."""
+        """Return Kueue's minimal victims for the quota, [] if none are needed, None if hopeless.
+
+        They are taken in Kueue's order (other queues first, then lower classes), where the loss
+        decides among equals: none can be spared, and another set may lose less in sum.
+        """
         answer = self._first_answer(workload)
         if isinstance(answer, Grant):
             return []
@@ -250,9 +295,21 @@ class VictimSearch:
         return next(iter(self._trial.admission.grants(workload, replicas)), None)
 
     def _node_victims(
-        self, workload: Workload, candidates: list[Candidate], taken: list[Candidate]
+        self,
+        workload: Workload,
+        candidates: list[Candidate],
+        taken: list[Candidate],
+        *,
+        is_limited: bool,
     ) -> list[Candidate] | None:
-        """Return further victims whose devices make room, given quota; [] if none are needed."""
+        """Return further victims whose devices make room, given quota; [] if none are needed.
+
+        Args:
+            workload: What needs room.
+            candidates: Whom the table lets it stop.
+            taken: Who is stopped for the quota already.
+            is_limited: Whether the limit of the hour is kept, or asked what would be without it.
+        """
         if probe_place(self._trial, workload) is not None:
             return []
         answer = self._first_answer(workload)
@@ -271,7 +328,8 @@ class VictimSearch:
         left = {each: self._left(each) for each in self._clusters(workload)}
         for each in taken:
             left[each.running.cluster_id] -= 1
-        chosen = find_cheapest_set(self._trial, workload, answer, list(legal), left)
+        most = left if is_limited else None
+        chosen = find_cheapest_set(self._trial, workload, answer, list(legal), most)
         return None if chosen is None else [legal[piece] for piece in chosen]
 
     def _admitted(self, running: RunningWorkload) -> AdmittedWorkload:

@@ -13,7 +13,7 @@ from gpuplane.core.amounts import MS_PER_S
 from gpuplane.core.fleet.facts import MigChange
 from gpuplane.core.ids import JobId
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.scheduling import filters
+from gpuplane.core.scheduling import catalogue
 from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.bench import latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
@@ -35,7 +35,7 @@ from gpuplane.core.scheduling.room import probe_place
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.workload import Workload
 
-_FILTER_ORDER = {each.word: place for place, each in enumerate(filters.FILTERS)}
+_FILTER_ORDER = {word: place for place, word in enumerate(catalogue.COUNTED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +77,11 @@ class Explainer:
     def explain_alike(self, entry: Entry, *, is_behind: bool) -> Said:
         """Return what is said of everyone who waits like this one.
 
-        The very values that were said in the cycle before, where they are equal.
-
         Args:
             entry: Who waits; refused like the others of its place, or behind a StrictFIFO head.
             is_behind: Which of the two.
         """
-        said = self._say(entry, is_behind=is_behind)
-        key = entry.workload.queue if is_behind else entry.place
-        before = self._trial.memory.said.get(key)
-        if before == said:
-            return before
-        self._trial.memory.said[key] = said
-        return said
+        return self._say(entry, is_behind=is_behind)
 
     def explain(self, blocked: Blocked) -> Waiting:
         """Return the verdict of a workload that waits."""
@@ -151,6 +143,12 @@ class Explainer:
                 totals[word] = totals.get(word, 0) + refused
             nodes += len(bench.fleet)
             fits = int(np.count_nonzero(row.fits))
+            near = self._trial.affinity_nodes(workload, index)
+            if near is not None:
+                apart = fits - int(np.count_nonzero(row.fits & near))
+                fits -= apart
+                if apart:
+                    totals[Word.AFFINITY] = totals.get(Word.AFFINITY, 0) + apart
             fitting += fits
             if fits:
                 here = 1
@@ -161,13 +159,15 @@ class Explainer:
                 rest = self._rest_word(workload, index, here)
         if rest is Word.QUOTA_EXCEEDED and self._is_free_now(workload):
             rest = Word.AFFINITY if self._has_late_neighbour(workload) else Word.BEHIND_HEAD
-        counts = sorted(totals.items(), key=lambda item: _FILTER_ORDER[item[0]])
         if fitting:
-            counts.append((rest, fitting))
+            totals[rest] = totals.get(rest, 0) + fitting
+        after = len(_FILTER_ORDER)
+        counts = sorted(totals.items(), key=lambda item: _FILTER_ORDER.get(item[0], after))
+        if fitting:
             word = rest
         else:
             word = counts[-1][0] if counts else Word.GPU_COUNT
-        if word is Word.AFFINITY and fitting and self._has_late_neighbour(workload):
+        if word is Word.AFFINITY and self._has_late_neighbour(workload):
             reason = describe_late_neighbour(workload)
         else:
             reason = describe_refusal(workload, word, counts, nodes, placeable)
@@ -197,9 +197,9 @@ class Explainer:
         """
         bench = self._trial.benches[index]
         fits = bench.row(workload).fits
-        affinity = self._trial.affinity_nodes(workload, index)
-        if affinity is not None and not (fits & affinity).any():
-            return Word.AFFINITY
+        near = self._trial.affinity_nodes(workload, index)
+        if near is not None:
+            fits = fits & near
         if (
             bench.is_holding
             and not (fits & bench.open_nodes(latest_end(workload, self._trial.now))).any()

@@ -13,6 +13,8 @@ from enum import IntEnum, StrEnum
 
 MAX_NVLINKS = 64
 """More links between two GPUs than any product has; a larger number is a misread file."""
+_SHOWN = 60
+"""Characters of a file that are repeated in an answer."""
 
 
 class LinkPreference(StrEnum):
@@ -39,10 +41,15 @@ class TopologyFormatError(ValueError):
 
     def __init__(self, line: int, column: str, expected: str, found: str) -> None:
         self.line = line
-        self.column = column
+        self.column = _shorten(column)
         self.expected = expected
-        self.found = found
-        super().__init__(f"line {line}, {column}: expected {expected}, found {found}")
+        self.found = _shorten(found)
+        super().__init__(f"line {line}, {self.column}: expected {expected}, found {self.found}")
+
+
+def _shorten(text: str) -> str:
+    """Return what fits a line of the answer: a file that is no listing may be one long word."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,7 @@ def parse_topo_matrix(text: str) -> LinkMatrix:
     Raises:
         TopologyFormatError: If the text is no such output; names line, column, expectation.
     """
-    table = _read_table(text)
+    table = _read_table(text.removeprefix("\ufeff"))
     order = [table.devices.index(name) for name in table.gpus]
     pcie = _gpu_paths(table, order)
     numa = _numa_nodes(table, pcie)
@@ -171,6 +178,7 @@ def parse_topo_matrix(text: str) -> LinkMatrix:
 
 
 _GPU = re.compile(r"GPU\d+$")
+_NUMA = re.compile(r"[0-9]{1,6}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _EXPECTED_LINK = "X, NV# or one of PIX, PXB, PHB, NODE, SYS"
 # `SOC` is what drivers before 375 called SYS.
@@ -266,7 +274,11 @@ def _read_row(
     # Tabs keep an empty affinity cell visible; runs of spaces cannot.
     fields = [cell.strip() for cell in line.split("\t")] if "\t" in line else words
     rest = [*fields[width + 1 :], "", ""]
-    return number, links, rest[0], rest[1] if has_numa else ""
+    numa = rest[1] if has_numa else ""
+    if numa.isdigit() and not _NUMA.fullmatch(numa):
+        expected = "the number of a NUMA node, a range or N/A"
+        raise TopologyFormatError(number, "NUMA Affinity", expected, repr(numa))
+    return number, links, rest[0], numa
 
 
 def _read_cell(cell: str, line: int, column: str, *, is_self: bool) -> _Link:

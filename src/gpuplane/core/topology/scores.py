@@ -26,28 +26,20 @@ from numpy.typing import NDArray
 from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink
 
 BASE_SCORE = 50
-WHOLE = 1000
-"""One pair's bandwidth, latency or affinity is a share of this."""
 
-# Bandwidth of a path over PCIe. Equal steps: the order of sets is then the order of the sum of
-# ranks PIX 4 .. SYS 0, and a pair without any good link is worth nothing beside NVLink.
-_PCIE_BANDWIDTH = {
+# A path over PCIe earns equal steps from SYS 0 to PIX 4, so that the order of sets is the order of
+# the sum of their ranks: a step is a 20th of a pair's bandwidth on a node without NVLink. On a node
+# with some a link is this many steps, more than all pairs of sixteen GPUs have together (480): the
+# number of NVLinks goes before every path over PCIe, exactly, whatever the set.
+_STEPS_PER_NVLINK = 500
+_STEPS_WITHOUT_NVLINK = 20
+# Affinity in fifths: below a host bridge (PIX, PXB) traffic stays inside the switch.
+_PCIE_AFFINITY_FIFTHS = {
     PcieLink.SYS: 0,
-    PcieLink.NODE: 50,
-    PcieLink.PHB: 100,
-    PcieLink.PXB: 150,
-    PcieLink.PIX: 200,
-}
-# Any NVLink beats any path over PCIe. Where a node has fewer links on some pairs, the share is
-# proportional, so that the order of sets is the order of the number of links.
-_NVLINK_BANDWIDTH_FLOOR = 300
-# Affinity: below a host bridge (PIX, PXB) traffic stays inside the switch.
-_PCIE_AFFINITY = {
-    PcieLink.SYS: 0,
-    PcieLink.NODE: 200,
-    PcieLink.PHB: 400,
-    PcieLink.PXB: 800,
-    PcieLink.PIX: 1000,
+    PcieLink.NODE: 1,
+    PcieLink.PHB: 2,
+    PcieLink.PXB: 4,
+    PcieLink.PIX: 5,
 }
 _POINTS = {
     LinkPreference.NONE: (0, 0, 0),
@@ -66,13 +58,15 @@ class SetSums:
     """Sums over the pairs inside every set of GPUs, each of shape (mask,).
 
     Attributes:
+        whole: What a pair has at most of bandwidth, latency and affinity on this node.
         pairs: Number of pairs.
         bandwidth: Sum of bandwidth shares.
-        latency: Sum of latency shares (`WHOLE` where both GPUs are on one NUMA node).
+        latency: Sum of latency shares (`whole` where both GPUs are on one NUMA node).
         affinity: Sum of affinity shares.
         near: Sum of PCIe path ranks, SYS 0 to PIX 4.
     """
 
+    whole: int
     pairs: IntArray
     bandwidth: IntArray
     latency: IntArray
@@ -83,28 +77,31 @@ class SetSums:
 def compute_sums(matrix: LinkMatrix) -> SetSums:
     """Return the sums for all sets of the matrix's GPUs."""
     most = max((links for row in matrix.nvlinks for links in row), default=0)
+    whole = most * _STEPS_PER_NVLINK if most else _STEPS_WITHOUT_NVLINK
 
     def bandwidth(i: int, j: int) -> int:
         links = matrix.nvlinks[i][j]
-        if not links:
-            return _PCIE_BANDWIDTH[matrix.pcie[i][j]]
-        return max(links * WHOLE // most, _NVLINK_BANDWIDTH_FLOOR)
+        return links * _STEPS_PER_NVLINK if links else int(matrix.pcie[i][j])
 
     def latency(i: int, j: int) -> int:
-        return WHOLE if matrix.numa[i] == matrix.numa[j] else 0
+        return whole if matrix.numa[i] == matrix.numa[j] else 0
+
+    def affinity(i: int, j: int) -> int:
+        return whole * _PCIE_AFFINITY_FIFTHS[matrix.pcie[i][j]] // 5
 
     count = matrix.gpu_count
     return SetSums(
+        whole=whole,
         pairs=compute_pair_sums(count, lambda _i, _j: 1),
         bandwidth=compute_pair_sums(count, bandwidth),
         latency=compute_pair_sums(count, latency),
-        affinity=compute_pair_sums(count, lambda i, j: _PCIE_AFFINITY[matrix.pcie[i][j]]),
+        affinity=compute_pair_sums(count, affinity),
         near=compute_pair_sums(count, lambda i, j: int(matrix.pcie[i][j])),
     )
 
 
 def compute_points(sums: SetSums, preference: LinkPreference) -> IntArray:
-    """Return each set's points times `WHOLE`, summed over its pairs, shape (mask,)."""
+    """Return each set's points times `whole`, summed over its pairs, shape (mask,)."""
     for_bandwidth, for_latency, for_affinity = _POINTS[preference]
     return (
         for_bandwidth * sums.bandwidth + for_latency * sums.latency + for_affinity * sums.affinity
@@ -117,8 +114,8 @@ def compute_scores(sums: SetSums, preference: LinkPreference) -> NDArray[np.int1
     A single GPU has no link to wait for: it has the top of the range.
     """
     points = compute_points(sums, preference)
-    pairs = np.maximum(sums.pairs, 1)
-    scores = BASE_SCORE + (2 * points + pairs * WHOLE) // (2 * pairs * WHOLE)
+    whole = np.maximum(sums.pairs, 1) * sums.whole
+    scores = BASE_SCORE + (2 * points + whole) // (2 * whole)
     top = BASE_SCORE + sum(_POINTS[preference])
     scores = np.where(sums.pairs == 0, top, np.clip(scores, BASE_SCORE, top))
     return scores.astype(np.int16)
@@ -126,8 +123,8 @@ def compute_scores(sums: SetSums, preference: LinkPreference) -> NDArray[np.int1
 
 def compute_quality(sums: SetSums) -> NDArray[np.int16]:
     """Return each set's mean bandwidth share in 0 to 100, shape (mask,)."""
-    pairs = np.maximum(sums.pairs, 1)
-    quality = (200 * sums.bandwidth + pairs * WHOLE) // (2 * pairs * WHOLE)
+    whole = np.maximum(sums.pairs, 1) * sums.whole
+    quality = (200 * sums.bandwidth + whole) // (2 * whole)
     return np.where(sums.pairs == 0, 100, quality).astype(np.int16)
 
 

@@ -171,9 +171,10 @@ class TopologyClass:
         """Return each set's rank for a preference, larger is better, shape (mask,)."""
         if preference not in self._orders:
             sums = self._sums
-            # 16 GPUs have 120 pairs: 6,000,000 points, 120,000 bandwidth, 120 pairs, 480 near.
-            key = compute_points(sums, preference)
-            for part, bits in ((sums.bandwidth, 17), (sums.latency // 1000, 7), (sums.near, 9)):
+            # 16 GPUs have 120 pairs: 65,536 ranks, 120 times 64 links of 500 steps, 120, 480.
+            key = _ranks(compute_points(sums, preference)).astype(np.int64)
+            same_numa = sums.latency // sums.whole
+            for part, bits in ((sums.bandwidth, 22), (same_numa, 7), (sums.near, 9)):
                 key = (key << bits) | part
             self._orders[preference] = _ranks(key)
         return self._orders[preference]

@@ -22,7 +22,7 @@ from gpuplane.core.scheduling.reservations import Reservation as CalendarEntry
 from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkMatrix
 from gpuplane.core.topology.named import described_topology
-from gpuplane.core.workloads import Priority
+from gpuplane.core.workloads import JobType, Priority
 from gpuplane.domains.clusters.service import Cluster, MaintenanceWindow
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
@@ -72,7 +72,7 @@ class World:
     """The highest class that waits for a job, for jobs that something waits for."""
     predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
     """What to expect of the queued jobs, from those before them."""
-    ranked: dict[object, tuple[tuple[ClusterId, ...], Reason]] = field(default_factory=dict)
+    ranked: dict[object, tuple[tuple[ClusterView, ...], Reason]] = field(default_factory=dict)
     """Clusters to ask, by what decides about them, filled in as jobs are looked at."""
 
 
@@ -87,8 +87,7 @@ class Prepared:
 
 def candidates_of(world: World, job: Job) -> tuple[ClusterView, ...]:
     """Return the clusters a job may run on, best first."""
-    views = {view.cluster.id: view for view in world.clusters}
-    return tuple(views[each] for each in _rank_clusters(world, job)[0])
+    return _rank_clusters(world, job)[0]
 
 
 def find_no_cluster_reason(world: World, job: Job) -> Reason:
@@ -96,7 +95,7 @@ def find_no_cluster_reason(world: World, job: Job) -> Reason:
     return _rank_clusters(world, job)[1]
 
 
-def _rank_clusters(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
+def _rank_clusters(world: World, job: Job) -> tuple[tuple[ClusterView, ...], Reason]:
     """Return the clusters to ask and the reason if there are none; once for all jobs alike."""
     named, kind = job.requested_cluster_id, job.spec.data_classification
     key = (job.tenant_id, job.project_id, named, kind)
@@ -106,7 +105,7 @@ def _rank_clusters(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reaso
     return found
 
 
-def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
+def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterView, ...], Reason]:
     choice = world.choices.get(job.project_id, identity.ClusterChoice())
     request = ClusterRequest(
         tenant_id=job.tenant_id,
@@ -126,7 +125,9 @@ def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterId, ...], Reason]:
         )
         for view in world.clusters
     ]
-    return rank_clusters(request, facts)
+    ranked, reason = rank_clusters(request, facts)
+    views = {view.cluster.id: view for view in world.clusters}
+    return tuple(views[each] for each in ranked), reason
 
 
 def prepare(
@@ -153,20 +154,19 @@ def prepare(
     local: dict[JobId, str] = {}
     cluster_queue: dict[JobId, str] = {}
     doorless: list[Job] = []
+    doors_chosen: dict[object, tuple[str, Door] | None] = {}
     for job in pending:
         tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
         project = world.projects.get(job.project_id, str(job.project_id))
-        spec = queues.choose_door(
-            view.queues, tenant, str(job.spec.job_type), job.spec.queue, job.spec.priority
-        )
-        if spec is None:
+        asked = (tenant, job.spec.job_type, job.spec.queue, job.spec.priority)
+        if asked not in doors_chosen:
+            doors_chosen[asked] = _choose_door(view, *asked)
+        chosen = doors_chosen[asked]
+        if chosen is None:
             doorless.append(job)
             continue
-        door = Door(door_key(spec), spec.cluster_queue)
-        local[job.id], cluster_queue[job.id] = (
-            f"{view.cluster.name}/{spec.name}",
-            door.cluster_queue,
-        )
+        local[job.id], door = chosen
+        cluster_queue[job.id] = door.cluster_queue
         held = view.usable.get(job.project_id)
         made_of = _MadeOf(
             tenant,
@@ -206,6 +206,16 @@ def prepare(
     )
     doors = Doors(local, cluster_queue, choice, world.predictions)
     return Prepared(snapshot, doors, tuple(doorless))
+
+
+def _choose_door(
+    view: ClusterView, tenant: str, job_type: JobType, name: str | None, priority: Priority
+) -> tuple[str, Door] | None:
+    """Return the name of the LocalQueue a job goes through and its door, None without one."""
+    spec = queues.choose_door(view.queues, tenant, str(job_type), name, priority)
+    if spec is None:
+        return None
+    return f"{view.cluster.name}/{spec.name}", Door(door_key(spec), spec.cluster_queue)
 
 
 class _MadeOf(NamedTuple):
@@ -280,6 +290,11 @@ def _open_door(quotas: QuotaTree, workload: Workload) -> str | None:
 def door_key(spec: LocalQueueSpec) -> str:
     """Return the key under which a quota tree knows a LocalQueue."""
     return f"{spec.tenant}/{spec.name}"
+
+
+def facts_basis(view: ClusterView) -> tuple[object, ...]:
+    """Return everything that the facts of a cluster are made of: when equal, so are they."""
+    return view.nodes, view.windows, view.reserved, view.prices, view.cuts
 
 
 def facts_of(view: ClusterView) -> list[NodeFacts]:

@@ -135,29 +135,26 @@ class SchedulerLoop:
         return report.stale > 0
 
     async def _decide_all(self, world: World, now: int, report: CycleReport) -> None:
-        by_job: dict[JobId, list[ClusterView]] = {}
+        # For the first choice of the jobs, the second, and so on: who asks each cluster.
+        by_choice: list[dict[ClusterId, list[Job]]] = []
         nowhere: list[Waiting] = []
         for job in world.queued:
             found = candidates_of(world, job)
-            if found:
-                by_job[job.id] = list(found)
-            else:
+            for turn, view in enumerate(found):
+                if turn == len(by_choice):
+                    by_choice.append({})
+                by_choice[turn].setdefault(view.cluster.id, []).append(job)
+            if not found:
                 reason = find_no_cluster_reason(world, job)
                 nowhere.append(Waiting(job.id, job.version, reason, (), 0))
         await self._note_waiting(nowhere, now)
         settled: set[JobId] = set()
-        order = {view.cluster.id: rank for rank, view in enumerate(world.clusters)}
         best_reason: dict[JobId, Waiting] = {}
-        rounds = max((len(views) for views in by_job.values()), default=0)
-        for turn in range(rounds):
-            for view in sorted(world.clusters, key=lambda each: order[each.cluster.id]):
-                pending = [
-                    job
-                    for job in world.queued
-                    if job.id not in settled
-                    and len(by_job.get(job.id, ())) > turn
-                    and by_job[job.id][turn].cluster.id == view.cluster.id
-                ]
+        for turn, asked in enumerate(by_choice):
+            for view in world.clusters:
+                pending = asked.get(view.cluster.id, [])
+                if turn:
+                    pending = [job for job in pending if job.id not in settled]
                 if not pending:
                     continue
                 known = self._state.known(view.cluster.id, turn)

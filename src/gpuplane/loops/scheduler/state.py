@@ -26,7 +26,7 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReservationState
 from gpuplane.domains.queues import service as queues
 from gpuplane.loops.scheduler.known import KnownWorkloads
-from gpuplane.loops.scheduler.loading import ClusterView, World, facts_of
+from gpuplane.loops.scheduler.loading import ClusterView, World, facts_basis, facts_of
 from gpuplane.loops.scheduler.reasons import ToldReasons
 
 
@@ -41,8 +41,9 @@ class _Held:
 
 @dataclass(slots=True)
 class _FleetState:
-    """Columns of a cluster, the facts they were made from, and what each attempt takes."""
+    """Columns of a cluster, what they were made from, and what each attempt takes."""
 
+    basis: tuple[object, ...]
     facts: Sequence[NodeFacts]
     fleet: Fleet
     taken: dict[AttemptId, tuple[Take, ...]] = field(default_factory=dict)
@@ -113,11 +114,13 @@ class SchedulerState:
 
     def fleet(self, view: ClusterView) -> Fleet:
         """Return the columns of a cluster with everything taken that is held there."""
-        facts = facts_of(view)
-        state = self._fleets.get(view.cluster.id)
-        if state is None or state.facts != facts:
-            state = _FleetState(facts, Fleet(view.cluster.id, facts))
-            self._fleets[view.cluster.id] = state
+        state, basis = self._fleets.get(view.cluster.id), facts_basis(view)
+        if state is None or state.basis != basis:
+            facts = facts_of(view)
+            if state is None or state.facts != facts:
+                state = _FleetState(basis, facts, Fleet(view.cluster.id, facts))
+                self._fleets[view.cluster.id] = state
+            state.basis = basis
         held = {
             attempt_id: each.workload
             for attempt_id, each in self._held.items()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.fleet.columns import Fleet
@@ -22,6 +22,7 @@ from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.recording import Recording, decode_recording, encode_recording
 from gpuplane.core.topology.named import named_topology
 from tests.builders import NOW, WorkloadBuilder, World, a_node, a_workload
+from tests.examples import examples
 
 T4 = "nvidia-t4"
 SHORT = PlacementHint(WorkloadClass.INTERACTIVE, Length.SHORT)
@@ -166,7 +167,7 @@ hints = st.builds(
 )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(hints, st.integers(0, 8), st.integers(1, 8), st.integers(0, 100))
 def test_a_hint_moves_no_score_by_more_than_its_bound(
     hint: PlacementHint, taken: int, gpus: int, bound: int
@@ -190,7 +191,7 @@ def test_a_hint_moves_no_score_by_more_than_its_bound(
         assert (abs(share) <= 100).all()
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.tuples(hints, st.integers(1, 4)), min_size=1, max_size=8))
 def test_hints_are_the_same_looked_up_as_looked_at_anew(
     asked: list[tuple[PlacementHint, int]],

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpuplane.core.fleet.facts import CLIQUE_LABEL
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.quota.specs import (
     GPU,
     ClusterQueueSpec,
@@ -17,9 +19,17 @@ from gpuplane.core.quota.specs import (
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
-from gpuplane.core.scheduling.policy import Policy
-from gpuplane.core.workloads import NetworkLevel, NetworkMode, NetworkRequest, ReplicaRequest
-from tests.builders import NOW, World, a_node, a_workload
+from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.topology.matrix import LinkPreference
+from gpuplane.core.topology.named import named_topology
+from gpuplane.core.workloads import (
+    NetworkLevel,
+    NetworkMode,
+    NetworkRequest,
+    ReplicaRequest,
+    Spreading,
+)
+from tests.builders import NOW, World, a_fleet, a_node, a_tree, a_workload, an_id
 
 RACK, BLOCK = NetworkLevel.RACK, NetworkLevel.BLOCK
 REQUIRED, PREFERRED, BALANCED = NetworkMode.REQUIRED, NetworkMode.PREFERRED, NetworkMode.BALANCED
@@ -103,6 +113,57 @@ def test_all_replicas_start_across_racks_before_some_start_in_one() -> None:
     world = racks(a1=8, b1=8)
     assert sum(in_racks(world, run(world, 4, 4, RACK, PREFERRED, minimum=2)).values()) == 4
     assert sum(in_racks(world, run(world, 4, 4, RACK, REQUIRED, minimum=2)).values()) == 2
+
+
+@pytest.mark.parametrize("level", [RACK, BLOCK])
+def test_where_not_all_fit_the_part_of_a_required_level_that_takes_most_is_chosen(
+    level: NetworkLevel,
+) -> None:
+    """The tightest for the minimum would be `a1`; among equals the tightest still goes first."""
+    world = racks(a1=8, b1=20, c1=16, d1=28)
+    assert in_racks(world, run(world, 6, 4, level, REQUIRED, minimum=2)) == {"d1": 6}
+    assert in_racks(world, run(world, 5, 4, level, REQUIRED, minimum=2)) == {"b1": 5}
+    assert in_racks(world, run(world, 9, 4, level, REQUIRED, minimum=2)) == {"d1": 7}
+
+
+@pytest.mark.parametrize("spreading", [Spreading.ANY, Spreading.SAME_NODE])
+def test_where_not_all_fit_on_one_node_the_one_that_takes_most_is_chosen(
+    spreading: Spreading,
+) -> None:
+    world = World([a_node("a", 4), a_node("b", 6), a_node("c", 5)])
+    decision = run(world, 9, 1, RACK, REQUIRED, minimum=2, spreading=spreading)
+    assert {each.node_name for each in decision.placed[0].replicas} == {"b"}
+    assert len(decision.placed[0].replicas) == 6
+
+
+def test_where_not_all_fit_anywhere_as_many_start_as_fit_and_not_the_minimum() -> None:
+    world = racks(a1=8, b1=12)
+    for mode in (PREFERRED, BALANCED):
+        assert in_racks(world, run(world, 9, 4, RACK, mode, minimum=2)) == {"a1": 2, "b1": 3}
+
+
+def test_where_not_all_fit_the_clique_that_takes_most_is_chosen() -> None:
+    cliques = {"a": "c1", "b": "c2", "c": "c2", "d": "c3", "e": "c3", "f": "c3"}
+    matrix = named_topology("nvl72-node-4", 4)
+    nodes = [
+        a_node(name, 4, labels={CLIQUE_LABEL: each}, topology=matrix)
+        for name, each in cliques.items()
+    ]
+    replicas = ReplicaRequest(5, 2, 5, gang=True)
+    asked = a_workload().gpus(4).links(LinkPreference.NVLINK, required=True)
+    world = World(nodes, pending=[asked.having(replicas=replicas).build()])
+    placed = decide(world.snapshot(), Policy(), NOW, 0).placed[0]
+    assert [each.node_name for each in placed.replicas] == ["d", "e", "f"]
+
+
+def test_of_several_clusters_the_one_where_most_replicas_start_is_chosen() -> None:
+    near, far = ClusterId(an_id("c1")), ClusterId(an_id("c2"))
+    fleets = (a_fleet(a_node("x", 3), cluster_id=near), a_fleet(a_node("y"), cluster_id=far))
+    for order in (fleets, fleets[::-1]):
+        workload = a_workload().gpus(1).gang(6, minimum=2).build()
+        snapshot = Snapshot(1, (workload,), (), order, a_tree())
+        placed = decide(snapshot, Policy(), NOW, 0).placed[0]
+        assert (placed.cluster_id, len(placed.replicas)) == (far, 6)
 
 
 def test_no_more_replicas_start_than_the_quota_admits() -> None:

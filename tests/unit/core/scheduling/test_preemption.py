@@ -324,6 +324,51 @@ def test_victims_for_quota_lose_least_unless_kueue_s_own_order_is_asked_for(
     assert names(world.running, run(world, by_loss=by_loss), "saved", "lost") == [[victim]]
 
 
+def a_quota(name: str, gpus: int, **rest: object) -> ClusterQueueSpec:
+    """Return a queue for H100s that takes from lower classes, its own and those that borrow."""
+    policy = PreemptionPolicy(WithinClusterQueue.LOWER_PRIORITY, ReclaimWithinCohort.LOWER_PRIORITY)
+    return ClusterQueueSpec(
+        name=name,
+        resource_groups=(ResourceGroup((GPU,), (H100,)),),
+        quotas={FlavorResource(H100, GPU): ResourceQuota(gpus * 1000)},
+        preemption=policy,
+        **rest,  # type: ignore[arg-type]  # by name
+    )
+
+
+@pytest.mark.parametrize("lender", ["default", "guest"])
+def test_where_the_victims_for_quota_are_too_many_for_the_hour_others_are_stopped(
+    lender: str,
+) -> None:
+    """Four small ones lose least together; the large one is a single victim."""
+    small = [f"small-{index}" for index in range(4)]
+    queues = [a_quota("default", 8 if lender == "default" else 4, cohort="all")]
+    if lender != "default":
+        queues.append(a_quota(lender, 4, cohort="all"))
+    world = World([a_node("a")], queues)
+    start(world, a_workload("large", lender).gpus(4).priority(Priority.SPOT), ran_s=2 * HOUR_S)
+    start(world, *[a_workload(name, lender).gpus(1).priority(Priority.SPOT) for name in small])
+    world.pending = [a_workload("urgent").gpus(4).priority(Priority.HIGH).build()]
+    known = [*small, "large"]
+    assert names(world.running, run(world, per_cluster_hour=4), *known) == [small]
+    assert names(world.running, run(world, per_cluster_hour=3), *known) == [["large"]]
+    assert run(world, per_cluster_hour=0).preempting == ()
+
+
+def test_where_quota_and_room_together_need_too_many_one_victim_that_gives_both_is_stopped() -> (
+    None
+):
+    """Quota alone is cheapest from two on another node; room is where the large one runs."""
+    world = World([a_node("a", 4), a_node("b", 4)], [a_quota("default", 8)])
+    start(world, a_workload("large").gpus(4).priority(Priority.SPOT), ran_s=2 * HOUR_S)
+    fixed = a_workload("fixed").gpus(2).priority(Priority.HIGH)
+    start(world, fixed, *[a_workload(f"small-{n}").gpus(1).priority(Priority.SPOT) for n in (0, 1)])
+    world.pending = [a_workload("urgent").gpus(4).priority(Priority.HIGH).build()]
+    for limit in (10, 2, 1):
+        stopped = names(world.running, run(world, per_cluster_hour=limit), "large")
+        assert stopped == [["large"]], limit
+
+
 def test_borrowed_quota_is_reclaimed_from_a_lower_class() -> None:
     def queue(name: str) -> ClusterQueueSpec:
         return ClusterQueueSpec(

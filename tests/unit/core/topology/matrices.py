@@ -11,7 +11,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gpuplane.core.topology.matrix import (
     LinkMatrix,
@@ -20,6 +22,8 @@ from gpuplane.core.topology.matrix import (
     matrix_from_rows,
     parse_topo_matrix,
 )
+
+Ints = NDArray[np.int64]
 
 CUBE_MESH = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tmlx5_1\tCPU Affinity
@@ -102,12 +106,12 @@ def gpus_of(mask: int) -> list[int]:
 class Oracle:
     """The same choice made the slow way: every set compared, from the written rules alone."""
 
-    SHARES: ClassVar = {
-        PcieLink.SYS: (0, 0),
-        PcieLink.NODE: (50, 200),
-        PcieLink.PHB: (100, 400),
-        PcieLink.PXB: (150, 800),
-        PcieLink.PIX: (200, 1000),
+    FIFTHS: ClassVar = {
+        PcieLink.SYS: 0,
+        PcieLink.NODE: 1,
+        PcieLink.PHB: 2,
+        PcieLink.PXB: 4,
+        PcieLink.PIX: 5,
     }
     POINTS: ClassVar = {
         LinkPreference.NONE: (50, 0, 0),
@@ -119,6 +123,7 @@ class Oracle:
     def __init__(self, matrix: LinkMatrix) -> None:
         self.matrix = matrix
         self.most = max((links for row in matrix.nvlinks for links in row), default=0)
+        self.whole = 500 * self.most or 20
         self._sums: dict[int, tuple[int, int, int, int]] = {}
         self._left: dict[int, tuple[object, ...]] = {}
 
@@ -127,20 +132,18 @@ class Oracle:
         if mask not in self._sums:
             bandwidth = numa = near = affinity = 0
             for i, j in combinations(gpus_of(mask), 2):
-                share, close = self.SHARES[self.matrix.pcie[i][j]]
-                if self.matrix.nvlinks[i][j]:
-                    share = max(300, 1000 * self.matrix.nvlinks[i][j] // self.most)
-                bandwidth += share
+                path = self.matrix.pcie[i][j]
+                bandwidth += 500 * self.matrix.nvlinks[i][j] or int(path)
                 numa += self.matrix.numa[i] == self.matrix.numa[j]
-                near += int(self.matrix.pcie[i][j])
-                affinity += close
+                near += int(path)
+                affinity += self.whole * self.FIFTHS[path] // 5
             self._sums[mask] = (bandwidth, numa, near, affinity)
         return self._sums[mask]
 
     def worth(self, mask: int, preference: LinkPreference) -> tuple[int, ...]:
         bandwidth, numa, near, affinity = self.sums(mask)
         b, n, a = self.POINTS[preference]
-        return (b * bandwidth + n * 1000 * numa + a * affinity, bandwidth, numa, near)
+        return (b * bandwidth + n * self.whole * numa + a * affinity, bandwidth, numa, near)
 
     def allowed(self, mask: int, preference: LinkPreference) -> bool:
         pairs = list(combinations(gpus_of(mask), 2))
@@ -189,7 +192,43 @@ class Oracle:
         if not pairs:
             return tops[preference.value]
         points = self.worth(mask, preference)[0]
-        return 50 + (2 * points + 1000 * pairs) // (2000 * pairs)
+        whole = self.whole * pairs
+        return 50 + (2 * points + whole) // (2 * whole)
+
+
+def worth_of_sets(matrix: LinkMatrix, preference: LinkPreference) -> Ints:
+    """Return the place of every set in the order of worth, by the written rules, shape (mask,)."""
+    oracle = Oracle(matrix)
+    asked = LinkPreference.NVLINK if preference is LinkPreference.NONE else preference
+    masks = np.arange(1 << matrix.gpu_count)
+    parts = [np.zeros(masks.size, dtype=np.int64) for _ in range(4)]
+    for i, j in combinations(range(matrix.gpu_count), 2):
+        both = (masks >> i & masks >> j & 1) == 1
+        for part, value in zip(parts, oracle.worth(1 << i | 1 << j, asked), strict=True):
+            part[both] += value
+    order = np.lexsort(parts[::-1])
+    steps = np.any([np.diff(part[order]) != 0 for part in parts], axis=0)
+    places = np.empty(masks.size, dtype=np.int64)
+    places[order] = np.concatenate(([0], np.cumsum(steps)))
+    return places
+
+
+def best_worths(matrix: LinkMatrix, preference: LinkPreference, *, required: bool) -> Ints:
+    """Return the best place of a set by count and free mask, -1 for none, by comparing them all."""
+    oracle, masks = Oracle(matrix), np.arange(1 << matrix.gpu_count)
+    allowed = np.ones(masks.size, dtype=np.bool_)
+    if required:
+        for i, j in combinations(range(matrix.gpu_count), 2):
+            if not oracle.allowed(1 << i | 1 << j, preference):
+                allowed &= (masks >> i & masks >> j & 1) == 0
+    worth = worth_of_sets(matrix, preference)
+    sizes = np.bitwise_count(masks)
+    counts = np.arange(matrix.gpu_count + 1)[:, None]
+    best = np.where((sizes == counts) & allowed, worth, -1)
+    for bit in range(matrix.gpu_count):
+        halves = best.reshape(len(counts), -1, 2, 1 << bit)
+        np.maximum(halves[:, :, 1], halves[:, :, 0], out=halves[:, :, 1])
+    return best
 
 
 def sets_of(free: int, count: int) -> list[int]:

@@ -8,6 +8,8 @@ product prefers, and owes a new decision.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuplane.core.topology.matrix import LinkMatrix, LinkPreference, PcieLink, matrix_from_rows
@@ -39,6 +41,25 @@ def test_a_pair_has_its_golden_score(kind: str, preference: LinkPreference) -> N
     assert scores[2, 0b11] == expected[preference]
 
 
+BESIDE_NVLINK: dict[str, tuple[int, dict[LinkPreference, int]]] = {
+    "NV18/SYS": (0, {NONE: 50, NVLINK: 100, NUMA: 90, PCIE: 70}),
+    "NV9/SYS": (1, {NONE: 50, NVLINK: 75, NUMA: 60, PCIE: 50}),
+    "NV5/SYS": (1, {NONE: 50, NVLINK: 64, NUMA: 56, PCIE: 50}),
+    "NV1/NODE": (0, {NONE: 50, NVLINK: 53, NUMA: 71, PCIE: 72}),
+    "PIX": (0, {NONE: 50, NVLINK: 50, NUMA: 70, PCIE: 80}),
+    "SYS": (1, {NONE: 50, NVLINK: 50, NUMA: 50, PCIE: 50}),
+}
+"""A pair on a node where another has eighteen NVLinks: its link, its second GPU's NUMA node."""
+
+
+@pytest.mark.parametrize("link", BESIDE_NVLINK)
+def test_a_pair_on_a_node_with_nvlink_has_its_golden_score(link: str) -> None:
+    numa, expected = BESIDE_NVLINK[link]
+    rows = [f"X {link} SYS SYS", f"{link} X SYS SYS", "SYS SYS X NV18", "SYS SYS NV18 X"]
+    entry = topology_class(matrix_from_rows(rows, [0, numa, 2, 3]))
+    assert {p: entry.preference_score(0b11, p) for p in LinkPreference} == expected
+
+
 TOPS = {NONE: 50, NVLINK: 100, NUMA: 90, PCIE: 80}
 
 
@@ -63,7 +84,7 @@ WHOLE_NODE: dict[str, tuple[LinkMatrix, dict[LinkPreference, int]]] = {
     ),
     "nested switches": (nested_switches(), {NONE: 50, NVLINK: 54, NUMA: 60, PCIE: 62}),
     "nested switches, 16": (nested_switches_16(), {NONE: 50, NVLINK: 52, NUMA: 60, PCIE: 62}),
-    "bridged pairs": (bridged_pairs(), {NONE: 50, NVLINK: 68, NUMA: 67, PCIE: 61}),
+    "bridged pairs": (bridged_pairs(), {NONE: 50, NVLINK: 67, NUMA: 67, PCIE: 61}),
 }
 
 
@@ -79,8 +100,11 @@ def test_the_clamp_holds_whatever_the_sums_are() -> None:
     matrix = matrix_from_rows(["X PIX", "PIX X"], [0, 0])
     sums = compute_sums(matrix)
     for wild in (-10_000, 10_000):
-        changed = type(sums)(
-            sums.pairs, sums.bandwidth + wild, sums.latency + wild, sums.affinity + wild, sums.near
+        changed = replace(
+            sums,
+            bandwidth=sums.bandwidth + wild,
+            latency=sums.latency + wild,
+            affinity=sums.affinity + wild,
         )
         for preference in LinkPreference:
             score = int(compute_scores(changed, preference)[0b11])

@@ -20,11 +20,13 @@ from gpuplane.core.topology.tables import (
 from tests.unit.core.topology.matrices import (
     CUBE_MESH,
     Oracle,
+    best_worths,
     bridged_pairs,
     gpus_of,
     nested_switches,
     real_matrices,
     sets_of,
+    worth_of_sets,
 )
 
 NONE, NVLINK, NUMA, PCIE = LinkPreference
@@ -51,6 +53,24 @@ def test_nested_switches_give_their_known_optimum(count: int, best: int) -> None
     chosen = topology_class(matrix).best_subset(0xFF, count, NONE)
     assert chosen is not None
     assert _links(matrix, chosen) == best
+
+
+@pytest.mark.parametrize("preference", list(LinkPreference))
+@pytest.mark.parametrize("required", [False, True])
+def test_every_choice_on_every_real_listing_is_of_most_worth(
+    preference: LinkPreference, required: bool
+) -> None:
+    """Every mask and count of every file, against comparing all sets by the written rules."""
+    for name, matrix in real_matrices().items():
+        table = topology_class(matrix).subset_table(preference, required=required).astype(np.int64)
+        best = best_worths(matrix, preference, required=required)
+        masks, worth = np.arange(1 << matrix.gpu_count), worth_of_sets(matrix, preference)
+        for count in range(1, matrix.gpu_count + 1):
+            found = table[count] > 0
+            assert np.array_equal(found, best[count] >= 0), (name, count)
+            assert (table[count][found] & ~masks[found] == 0).all(), (name, count)
+            chosen = worth[table[count][found]]
+            assert np.array_equal(chosen, best[count][found]), (name, count)
 
 
 def test_every_choice_on_every_real_listing_is_the_optimum() -> None:
@@ -133,6 +153,36 @@ def test_a_preference_can_outweigh_more_links() -> None:
     entry = topology_class(matrix_from_rows(rows, [0, 0, 1]))
     assert entry.best_subset(0b111, 2, NVLINK) == 0b101
     assert entry.best_subset(0b111, 2, NUMA) == 0b011
+
+
+@pytest.mark.parametrize("preference", [NONE, NVLINK])
+def test_more_nvlinks_go_before_fewer_however_few_both_are(preference: LinkPreference) -> None:
+    """One link on a NUMA node and five across, on a node where a pair has eighteen."""
+    rows = ["X NV1 NV5 SYS", "NV1 X SYS SYS", "NV5 SYS X NV18", "SYS SYS NV18 X"]
+    entry = topology_class(matrix_from_rows(rows, [0, 0, 1, 2]))
+    assert entry.best_subset(0b0111, 2, preference) == 0b0101
+    scores = entry.score_table(NVLINK, required=False)[2]
+    assert scores[0b0011] < scores[0b0101] < scores[0b1100]
+
+
+@pytest.mark.parametrize("preference", [NONE, NVLINK])
+def test_one_nvlink_more_goes_before_every_path_over_pcie(preference: LinkPreference) -> None:
+    """Three GPUs below one switch, or two joined by a single link and one across the sockets."""
+    rows = ["X PIX PIX SYS SYS", "PIX X PIX SYS SYS", "PIX PIX X NV1 SYS", "SYS SYS NV1 X NV4",
+            "SYS SYS SYS NV4 X"]  # fmt: skip
+    entry = topology_class(matrix_from_rows(rows, [0, 0, 0, 1, 1]))
+    assert entry.best_subset(0b01111, 3, preference) == 0b01101
+    # With equally many links the nearer path decides.
+    assert entry.best_subset(0b00111, 2, preference) == 0b00011
+
+
+def test_links_are_counted_and_not_rounded_away() -> None:
+    """Six and six and six are eighteen: as many as one pair has, so other things decide."""
+    rows = ["X NV6 NV6 SYS SYS", "NV6 X NV6 SYS SYS", "NV6 NV6 X SYS SYS", "SYS SYS SYS X NV18",
+            "SYS SYS SYS NV18 X"]  # fmt: skip
+    entry = topology_class(matrix_from_rows(rows, [0, 0, 0, 1, 2]))
+    assert entry.preference_score(0b00111, NVLINK) == entry.preference_score(0b11001, NVLINK) == 67
+    assert entry.best_subset(0b11111, 3, NVLINK) == 0b00111
 
 
 def test_scores_stay_in_the_range_of_their_preference() -> None:

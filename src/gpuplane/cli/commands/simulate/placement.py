@@ -4,6 +4,7 @@ Owns reading the files and showing the report; the replay is the core's.
 """
 
 import gzip
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -107,6 +108,9 @@ def placement(
     Pods never leave, and one that fits nowhere is dropped: what counts is how much of the GPUs is
     given out when more was asked for than there is. Lists are CSV files, packed with gzip or not.
     """
+    if math.isnan(arrivals):  # which is in no range, and which a range lets pass
+        fix = "Write a number from 0.001 to 10, such as 1.3."
+        raise CliError("nan is no number.", fix=fix, field="--arrivals", code=Exit.USAGE)
     is_ours = policy not in set(ReferencePolicy)
     if (look_ahead or moves) and not is_ours:
         message = f"The published policy {policy} neither looks ahead nor moves pods."
@@ -201,7 +205,9 @@ def _read(path: Path, parse: Callable[[Iterable[str]], T]) -> T:
     except ListError as error:
         raise CliError(f"{error}.", field=str(path), code=Exit.USAGE) from error
     except UnicodeDecodeError as error:
-        message = "The file is not text in UTF-8."
+        with opener(path, "rb") as content:
+            number = next(place for place, line in enumerate(content, 1) if not _is_text(line))
+        message = f"line {number}: found a byte that is not UTF-8, expected text."
         raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         message = "It is packed with gzip, and cut off or damaged; expected a whole file."
@@ -209,3 +215,11 @@ def _read(path: Path, parse: Callable[[Iterable[str]], T]) -> T:
     except OSError as error:
         message = f"The file cannot be read: {error.strerror or error}."
         raise CliError(message, fix=fix, field=str(path), code=Exit.USAGE) from error
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -35,6 +35,8 @@ from gpuplane.core.simulation.queueing.traces import (
 GZIP_MAGIC = b"\x1f\x8b"
 STANDARD_INPUT = Path("-")
 DECIMALS = 6
+MAX_POOL = 1_000_000
+"""Nodes, and GPUs of a node: more are a slip, and would fill the memory."""
 """Of a second: a mean shows what the millisecond clock tells, and no noise behind it."""
 BOUNDS = {"since": "--from", "until": "--until"}
 
@@ -48,9 +50,13 @@ BOUNDS = {"since": "--from", "until": "--until"}
     help="CSV with job_id, arrival_s, duration_s (or service_sec), gpu_count (or num_gpus); "
     "- reads standard input.",
 )
-@click.option("--nodes", required=True, type=click.IntRange(1), help="Nodes of the pool.")
+@click.option("--nodes", required=True, type=click.IntRange(1, MAX_POOL), help="Nodes of the pool.")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(1), default=8, show_default=True, help="GPUs of a node."
+    "--gpus-per-node",
+    type=click.IntRange(1, MAX_POOL),
+    default=8,
+    show_default=True,
+    help="GPUs of a node.",
 )
 @click.option(
     "--order",
@@ -113,6 +119,10 @@ def queueing(
     shape = PoolShape(nodes, gpus_per_node)
     policy = _policy(Order(order), skip, Durations(durations), wait_target)
     trace = _read(file, kept, tick_ms)
+    if not len(trace):
+        is_whole = kept == TraceFilter()
+        found = "line 2: no job stands there" if is_whole else "none of its jobs is asked for"
+        raise _wrong(file, found, "at least one")
     if policy.durations is Durations.ESTIMATED and not trace.estimate_ms:
         raise _wrong(
             file, "line 1: there is no column estimate_s", "one, for --durations estimated"

@@ -112,8 +112,11 @@ def parse_pods(lines: Iterable[str]) -> tuple[TracePod, ...]:
     Raises:
         ListError: With the first line that cannot be meant.
     """
-    pods = []
+    pods: dict[str, TracePod] = {}
     for line, row in _rows(lines, POD_COLUMNS):
+        name = _text(row, line, "name")
+        if name in pods:
+            raise ListError(line, "name", f"{name[:_SHOWN]!r} again", "a name of its own")
         gpus = _whole(row, line, "num_gpu", 0, MAX_GPUS)
         milli = _whole(row, line, "gpu_milli", 1 if gpus else 0, MAX_AMOUNT)
         if gpus > 1 and milli < WHOLE_GPU_MILLI:
@@ -122,19 +125,17 @@ def parse_pods(lines: Iterable[str]) -> tuple[TracePod, ...]:
         models = row.get(MODEL_COLUMN) or ""
         if models and not all(part.strip() for part in models.split("|")):
             raise ListError(line, MODEL_COLUMN, repr(models[:_SHOWN]), "models joined by |")
-        pods.append(
-            TracePod(
-                _text(row, line, "name"),
-                _whole(row, line, "cpu_milli", 0, MAX_AMOUNT),
-                _whole(row, line, "memory_mib", 0, MAX_AMOUNT),
-                gpus,
-                min(milli, WHOLE_GPU_MILLI) if gpus else 0,
-                models if gpus else "",
-            )
+        pods[name] = TracePod(
+            name,
+            _whole(row, line, "cpu_milli", 0, MAX_AMOUNT),
+            _whole(row, line, "memory_mib", 0, MAX_AMOUNT),
+            gpus,
+            min(milli, WHOLE_GPU_MILLI) if gpus else 0,
+            models if gpus else "",
         )
     if not pods:
         raise ListError(2, "", "no pod", "at least one")
-    return tuple(pods)
+    return tuple(pods.values())
 
 
 def _rows(
@@ -146,7 +147,8 @@ def _rows(
     names = [name.strip() for name in header or ()]
     for column in columns:
         if column not in names:
-            found = ",".join(names)[:_SHOWN] or "nothing"
+            text = ",".join(names)[:_SHOWN]
+            found = (text if text.isprintable() else repr(text)) or "nothing"
             raise ListError(1, column, found, f"a header with {', '.join(columns)}")
     for column in (*columns, MODEL_COLUMN):
         if names.count(column) > 1:

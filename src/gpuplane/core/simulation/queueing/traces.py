@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 SECOND_MS = 1000
+_SHOWN = 120
+"""Characters of a file that are repeated in an answer."""
 
 ARRIVAL, TIMESTAMP, DURATION, GPUS, ESTIMATE, NAME, CLUSTER = (
     "arrival_s", "timestamp", "duration_s", "gpu_count", "estimate_s", "job_id", "cluster",
@@ -122,11 +124,18 @@ def read_trace(
     since_ms = _bound_ms("since", kept.since, columns)
     until_ms = _bound_ms("until", kept.until, columns)
     jobs = []
+    named: set[str] = set()
     for line, cells in rows:
         if len(cells) != columns.count:
             found = f"{_counted(len(cells), 'value')} where the header has {columns.count} names"
             raise TraceError(line, "", found, "as many as there are columns")
         job = columns.job_of(line, cells)
+        if columns.name is not None and cells[columns.name].strip():
+            if job[5] in named:
+                raise TraceError(
+                    line, NAME, f"{_show(job[5])} stands there again", "a name of its own"
+                )
+            named.add(job[5])
         if since_ms is not None and job[0] < since_ms:
             continue
         if until_ms is not None and job[0] >= until_ms:
@@ -190,6 +199,15 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             yield line, cells
 
 
+def _is_short(text: str) -> bool:
+    return text.isprintable() and len(text) <= _SHOWN
+
+
+def _show(text: str) -> str:
+    """Return a text of the file as it may be repeated: in quotes, and no longer than a line."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -237,7 +255,8 @@ class _Columns:
         for column, name in needed.items():
             if name is None:
                 also = (*SPELLINGS[column], *((TIMESTAMP,) if column == ARRIVAL else ()))
-                told = f"the header has {', '.join(names)}"
+                text = ", ".join(names)
+                told = f"the header has {text if _is_short(text) else _show(text)}"
                 raise TraceError(line, column, f"it is missing: {told}", " or ".join(also))
         arrival = str(needed[ARRIVAL])
 
@@ -273,7 +292,9 @@ class _Columns:
                 column, text = ESTIMATE, cells[self.estimate]
                 estimate = read_seconds_ms(text)
         except ValueError as error:
-            found = f"{text.strip()!r} stands there" if text.strip() else "nothing stands there"
+            found = (
+                f"{_show(text.strip())} stands there" if text.strip() else "nothing stands there"
+            )
             raise TraceError(line, column, found, str(error)) from error
         name = str(line) if self.name is None else cells[self.name].strip() or str(line)
         return arrival, line, duration, gpus, estimate, name

@@ -11,7 +11,7 @@ from gpuplane.backends.interface import BackendError, Executes, FetchesArtifacts
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of
-from gpuplane.domains.jobs.endpoints.shaping import attempt_body
+from gpuplane.domains.jobs.endpoints.shaping import attempt_body, manifest_body
 from gpuplane.domains.jobs.errors import LogsGone
 from gpuplane.domains.jobs.schemas import (
     ArtifactOut,
@@ -60,7 +60,7 @@ async def list_job_events(
 async def get_manifest(call: CallDep, job_id: UUID) -> ManifestOut:
     """Return what would be needed to run the job again, captured when it started."""
     job, manifest = await call.read(lambda s: service.get_manifest(s, call.principal, job_id))
-    return ManifestOut.model_construct(job_id=job.id, manifest=manifest)
+    return ManifestOut.model_construct(job_id=job.id, manifest=manifest_body(manifest))
 
 
 @router.get("/jobs/{job_id}/checkpoints")

@@ -31,13 +31,14 @@ from gpuplane.domains.jobs.schemas.parts import (
     WindowBody,
 )
 from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names, mask_sensitive
+from gpuplane.kit.clock import instant_to_text
 
 # What is stored was checked on its way in, so bodies are built without a second check.
 
 
 def job_row(job: Job, names: Names) -> JobRowOut:
     """Return a job as lists show it."""
-    return JobRowOut.model_construct(**_row(job, names))
+    return JobRowOut.checked(**_row(job, names))
 
 
 def job_body(view: JobView) -> JobOut:
@@ -45,7 +46,7 @@ def job_body(view: JobView) -> JobOut:
     job, spec = view.job, view.job.spec
     last = next((each for each in reversed(view.attempts) if each.ended_at is not None), None)
     current = view.attempts[-1] if view.attempts else None
-    return JobOut.model_construct(
+    return JobOut.checked(
         **_row(job, view.names),
         **_source(job),
         **_asked(spec),
@@ -68,7 +69,7 @@ def array_body(job: Job, job_ids: Sequence[UUID]) -> ArrayOut | None:
     """Return the array a job belongs to, or None."""
     if job.array_id is None:
         return None
-    return ArrayOut.model_construct(
+    return ArrayOut.checked(
         id=job.array_id, size=len(job_ids), limit=job.array_limit, job_ids=list(job_ids)
     )
 
@@ -76,7 +77,7 @@ def array_body(job: Job, job_ids: Sequence[UUID]) -> ArrayOut | None:
 def attempt_body(attempt: Attempt) -> AttemptOut:
     """Return one try of a job with its replicas."""
     lost = attempt.lost_gpu_ms
-    return AttemptOut.model_construct(
+    return AttemptOut.checked(
         id=attempt.id,
         number=attempt.number,
         cluster_id=attempt.cluster_id,
@@ -94,7 +95,7 @@ def attempt_body(attempt: Attempt) -> AttemptOut:
         lost_gpu_seconds=None if lost is None else lost / 1000,
         explanation=attempt.explanation,
         replicas=[
-            ReplicaOut.model_construct(
+            ReplicaOut.checked(
                 id=each.id,
                 rank=each.rank,
                 node=each.node_name,
@@ -115,6 +116,11 @@ def attempt_body(attempt: Attempt) -> AttemptOut:
             for each in attempt.replicas
         ],
     )
+
+
+def manifest_body(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest as it is told: its instant as text, like every instant of the API."""
+    return {**manifest, "captured_at": instant_to_text(manifest["captured_at"])}
 
 
 def _row(job: Job, names: Names) -> dict[str, Any]:
@@ -175,7 +181,9 @@ def _source(job: Job) -> dict[str, Any]:
         "pipeline_step_id": None,
         "usecase_deployment_id": None,
     }
-    parts = [_uuid(part) for part in (job.source_id or "").split("/")]
+    if job.source_id is None:
+        return ids
+    parts = [_uuid(part) for part in job.source_id.split("/")]
     if job.source_type == SourceType.PIPELINE:
         ids["pipeline_id"] = parts[0]
         ids["pipeline_step_id"] = parts[1] if len(parts) > 1 else None
@@ -198,7 +206,7 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
         "cpu_cores": asked.cpu_milli / 1000,
         "memory_gb": asked.memory_mib / MIB_PER_GIB,
         "storage_gb": asked.storage_mib // MIB_PER_GIB or None,
-        "resources": ResourcesBody.model_construct(
+        "resources": ResourcesBody.checked(
             gpu_memory_gb=None
             if asked.gpu_memory_mib is None
             else asked.gpu_memory_mib / MIB_PER_GIB,
@@ -208,7 +216,7 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
             rdma_fabric=asked.rdma_fabric,
             ephemeral_storage_gb=asked.ephemeral_mib / MIB_PER_GIB,
         ),
-        "replicas": ReplicasBody.model_construct(
+        "replicas": ReplicasBody.checked(
             count=spec.replicas.count,
             minimum=spec.replicas.minimum,
             gang=spec.replicas.gang,
@@ -224,7 +232,7 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
         "scheduled_start": spec.scheduled_start,
         "window": None
         if spec.window is None
-        else WindowBody.model_construct(
+        else WindowBody.checked(
             start=spec.window.start_minute,
             end=spec.window.end_minute,
             zone=spec.window.zone,
@@ -232,13 +240,12 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
             at_end=spec.window.at_end,
         ),
         "after": [
-            AfterBody.model_construct(job_id=each.job_id, condition=each.condition)
-            for each in spec.after
+            AfterBody.checked(job_id=each.job_id, condition=each.condition) for each in spec.after
         ],
         "preemptible": spec.preemptible,
         "preempts_others": spec.preempts_others,
         "max_retries": spec.retry.max_retries,
-        "retry": RetryBody.model_construct(
+        "retry": RetryBody.checked(
             delay_seconds=spec.retry.delay_s,
             max_delay_seconds=spec.retry.max_delay_s,
             jitter=spec.retry.jitter_ratio,
@@ -252,29 +259,29 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
 
 def _execution(spec: JobSpec) -> ExecutionBody:
     run = spec.execution
-    return ExecutionBody.model_construct(
+    return ExecutionBody.checked(
         image=run.image,
         command=list(run.command),
         env=dict(run.env),
         working_dir=run.working_dir,
         workspace_digest=run.workspace_digest,
         mounts=[
-            MountBody.model_construct(name=each.name, path=each.path, read_only=each.read_only)
+            MountBody.checked(name=each.name, path=each.path, read_only=each.read_only)
             for each in run.mounts
         ],
         secrets=[
-            SecretBodyPart.model_construct(name=each.name, env=each.env, path=each.path)
+            SecretBodyPart.checked(name=each.name, env=each.env, path=each.path)
             for each in run.secrets
         ],
         artifacts=list(run.artifacts),
         port=run.port,
-        health=None if run.health is None else HealthBody.model_construct(**_fields(run.health)),
+        health=None if run.health is None else HealthBody.checked(**_fields(run.health)),
         restart=run.restart,
         grace_s=run.grace_s,
         seed=run.seed,
         simulated=None
         if run.simulated is None
-        else SimulatedBody.model_construct(
+        else SimulatedBody.checked(
             **{
                 **_fields(run.simulated),
                 "log": list(run.simulated.log),
@@ -286,21 +293,15 @@ def _execution(spec: JobSpec) -> ExecutionBody:
 
 def _placement(spec: JobSpec) -> PlacementBody:
     wanted = spec.placement
-    return PlacementBody.model_construct(
-        topology=TopologyBody.model_construct(
-            preference=wanted.links, required=wanted.links_required
-        ),
+    return PlacementBody.checked(
+        topology=TopologyBody.checked(preference=wanted.links, required=wanted.links_required),
         spreading=wanted.spreading,
-        network=None
-        if wanted.network is None
-        else NetworkBody.model_construct(**_fields(wanted.network)),
+        network=None if wanted.network is None else NetworkBody.checked(**_fields(wanted.network)),
         data=list(wanted.data),
         co_locate_with=list(wanted.co_locate_with),
         separate_from=list(wanted.separate_from),
         node_selector=dict(wanted.node_selector),
-        tolerations=[
-            TolerationBody.model_construct(**_fields(each)) for each in wanted.tolerations
-        ],
+        tolerations=[TolerationBody.checked(**_fields(each)) for each in wanted.tolerations],
     )
 
 
@@ -309,7 +310,7 @@ def _checkpoint(spec: JobSpec) -> CheckpointBody | None:
     if config is None:
         return None
     gib, rest = divmod(config.storage_size_mib, MIB_PER_GIB)
-    return CheckpointBody.model_construct(
+    return CheckpointBody.checked(
         enabled=config.enabled,
         storage_class=config.storage_class,
         storage_size=f"{config.storage_size_mib}Mi" if rest else f"{gib}Gi",

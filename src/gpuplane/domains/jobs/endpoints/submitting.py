@@ -8,7 +8,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from gpuplane.core.hardware import find_model
 from gpuplane.core.ids import ProjectId, TenantId
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.workloads import JobSpec, JobType, Priority, SourceType
@@ -28,6 +27,7 @@ from gpuplane.domains.jobs.schemas import (
     source_of,
     spec_of,
 )
+from gpuplane.domains.jobs.schemas.values import GpuType
 from gpuplane.domains.jobs.service import JobFilter, Submission, SubmitLimits
 from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, InstantIn, Limit, PageOut, page_request
@@ -72,7 +72,7 @@ async def list_jobs(
         list[str] | None, Query(max_length=MAX_FILTERS, description="`key=value`, all of them.")
     ] = None,
     queue: Annotated[str | None, Query(max_length=253, description="`cluster/queue`.")] = None,
-    gpu_type: Word = None,
+    gpu_type: Annotated[GpuType | None, Query()] = None,
     cost_centre: Word = None,
     data_classification: Word = None,
     array_id: UUID | None = None,
@@ -90,7 +90,6 @@ async def list_jobs(
         cluster_id = await call.read(lambda s: service.find_cluster_id(s, cluster))
         if cluster_id is None:
             return PageOut(items=[])
-    model = find_model(gpu_type) if gpu_type else None
     wanted = JobFilter(
         statuses=tuple(sorted({str(each) for each in status or ()})),
         job_type=None if job_type is None else str(job_type),
@@ -104,7 +103,7 @@ async def list_jobs(
         name_prefix=_text(name or "", "name"),
         labels=tuple(_label(each) for each in label or ()),
         queue=queue,
-        gpu_model=model.name if model is not None else gpu_type,
+        gpu_model=gpu_type,
         cost_centre=cost_centre,
         data_classification=data_classification,
         array_id=array_id,

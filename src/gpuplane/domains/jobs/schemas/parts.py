@@ -169,6 +169,20 @@ class ExecutionBody(Body):
             )
         return value
 
+    @field_validator("mounts")
+    @classmethod
+    def _mount_one_at_a_path(cls, value: list[MountBody]) -> list[MountBody]:
+        by_path: dict[str, str] = {}
+        for each in value:
+            path = each.path.rstrip("/")
+            if path in by_path:
+                raise refusal(
+                    f"The volumes {by_path[path]!r} and {each.name!r} are both mounted at {path}.",
+                    "Give each its own path.",
+                )
+            by_path[path] = each.name
+        return value
+
     @field_validator("image")
     @classmethod
     def _check_image(cls, value: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import lru_cache
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI, cores_to_milli, gib_to_mib
 from gpuplane.core.mig.profiles import find_models_with_profile
@@ -184,16 +185,27 @@ def _resources(body: JobIn) -> ResourceRequest:
     return ResourceRequest(
         gpu_count=1 if profile is not None else body.gpu_count,
         gpu_model=body.gpu_type,
-        gpu_memory_mib=None if memory is None else gib_to_mib(Decimal(str(memory))),
+        gpu_memory_mib=None if memory is None else _mib(memory),
         gpu_architecture=asked.gpu_architecture.lower() if asked.gpu_architecture else None,
         gpu_milli=milli,
         mig_profile=profile,
-        cpu_milli=cores_to_milli(Decimal(str(body.cpu_cores))),
-        memory_mib=gib_to_mib(Decimal(str(body.memory_gb))),
-        storage_mib=gib_to_mib(Decimal(body.storage_gb or 0)),
-        ephemeral_mib=gib_to_mib(Decimal(str(asked.ephemeral_storage_gb))),
+        cpu_milli=_milli(body.cpu_cores),
+        memory_mib=_mib(body.memory_gb),
+        storage_mib=_mib(body.storage_gb or 0),
+        ephemeral_mib=_mib(asked.ephemeral_storage_gb),
         rdma_fabric=asked.rdma_fabric,
     )
+
+
+@lru_cache(maxsize=1_024)
+def _mib(gib: float) -> int:
+    """Return a size as written, in GiB, as MiB; exact, and the same few sizes for most jobs."""
+    return gib_to_mib(Decimal(str(gib)))
+
+
+@lru_cache(maxsize=1_024)
+def _milli(cores: float) -> int:
+    return cores_to_milli(Decimal(str(cores)))
 
 
 def _check_mig(body: JobIn, profile: str) -> None:

@@ -10,7 +10,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
-from gpuplane.domains.jobs.service.classes import require_class_of_queues
+from gpuplane.domains.jobs.service.classes import require_class_of_queues, require_queue
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.sizes import require_room
 from gpuplane.domains.jobs.service.submission import Submission
@@ -43,6 +43,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
     _check_gpus(spec, candidates)
     require_room(lookups, spec, candidates)
     _check_instants(spec, now)
+    require_queue(lookups, submission.tenant_id, spec.queue, candidates)
     require_class_of_queues(lookups, submission.tenant_id, spec, spec.priority, candidates)
     _check_named(lookups.session, submission)
     return cluster
@@ -64,7 +65,7 @@ def named_cluster(usable: Sequence[Cluster], submission: Submission) -> Cluster 
     if submission.cluster is None:
         return None
     for cluster in usable:
-        if submission.cluster in (cluster.name, str(cluster.id)):
+        if submission.cluster == cluster.name or submission.cluster == str(cluster.id):
             return cluster
     names = ", ".join(cluster.name for cluster in usable) or "none"
     raise BadJob(

@@ -1,13 +1,41 @@
-"""Which priority classes the queues of a job grant, besides what the caller's role grants."""
+"""Which queues a job may name, and which priority classes they grant besides the caller's role."""
 
 from collections.abc import Sequence
 
 from gpuplane.core.ids import TenantId
 from gpuplane.core.workloads import JobSpec, Priority
 from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.jobs.errors import BadJob
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.queues import service as queues
 from gpuplane.kit.errors import Forbidden
+
+
+def require_queue(
+    lookups: Lookups, tenant_id: TenantId, name: str | None, candidates: Sequence[Cluster]
+) -> None:
+    """Raise when a job names a queue that its tenant has on none of the clusters.
+
+    A queue that is withdrawn later is another thing: the job waits and says so.
+
+    Raises:
+        BadJob: Names the tenant's queues there.
+    """
+    if name is None:
+        return
+    tenant = lookups.tenant_name(tenant_id)
+    known = {
+        cluster.name: queues.door_names(lookups.queues_of(cluster.id), tenant)
+        for cluster in candidates
+    }
+    if any(name in names for names in known.values()):
+        return
+    there = ", ".join(f"{each} on {where}" for where, names in known.items() for each in names)
+    raise BadJob(
+        f"Tenant {tenant} has no queue {name!r} on {', '.join(known)}.",
+        field="queue",
+        fix=f"Its queues: {there}." if there else "Leave queue out, or have an operator make one.",
+    )
 
 
 def require_class_of_queues(

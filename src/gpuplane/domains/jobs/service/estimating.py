@@ -86,6 +86,16 @@ def estimate_at_submit(
     Without a duration the amount is None; the currency, in which a budget is meant, is known.
     """
     duration_s = spec.estimated_duration_s or spec.max_duration_s
+    cluster_id = None if cluster is None else cluster.id
+    asked = (spec.resources, spec.replicas.count, duration_s, cluster_id, now)
+    if asked not in lookups.estimates:
+        lookups.estimates[asked] = _estimate_anew(lookups, spec, cluster, duration_s, now)
+    return lookups.estimates[asked]
+
+
+def _estimate_anew(
+    lookups: Lookups, spec: JobSpec, cluster: Cluster | None, duration_s: int | None, now: int
+) -> tuple[int | None, str] | None:
     model = _model_on(spec, cluster)
     if cluster is None or (model is None and spec.resources.gpu_count):
         return None

@@ -24,6 +24,8 @@ class Lookups:
     def __init__(self, session: ReadSession) -> None:
         """Look nothing up yet."""
         self.session = session
+        self.estimates: dict[object, tuple[int | None, str] | None] = {}
+        """What jobs cost, by all that decides about it: jobs of a crowd are much alike."""
         self._usable: dict[TenantId, list[Cluster]] = {}
         self._projects: dict[ProjectId, Project | None] = {}
         self._tenants: dict[TenantId, str] = {}

@@ -75,6 +75,7 @@ def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -
 
 def note_evict_sent(session: WriteSession, attempts: Sequence[Attempt], now: int) -> None:
     """Record that backends were asked to stop attempts."""
+    repository.hold_jobs(session, [attempt.job_id for attempt in attempts])
     attempts_repository.update_attempts(
         session, [{"id": attempt.id, "evict_sent_at": now} for attempt in attempts]
     )
@@ -150,9 +151,10 @@ def _take_in_attempt(
     now: int,
 ) -> int:
     by_rank = {observation.rank: observation for observation in observations}
+    of_all = next((each for each in observations if each.forbids), None)
     replicas, changed = [], []
     for replica in attempt.replicas:
-        observation = by_rank.get(replica.rank)
+        observation = by_rank.get(replica.rank, of_all)
         moved = replica if observation is None else _seen(replica, observation)
         replicas.append(moved)
         if moved != replica:

@@ -45,6 +45,9 @@ def request_stop(
     """Ask the current attempt of a job to stop; False when the job moved on meanwhile.
 
     The allocation and the meter stay until the attempt is seen to be over.
+
+    Raises:
+        JobChanged: If the attempt is not as it was read, though its job was held.
     """
     if job.status not in HOLDING or job.current_attempt_id is None:
         return False
@@ -64,7 +67,7 @@ def request_stop(
         changes["condition_at"] = now
     if not repository.update_job(session, job, now, **changes, due_at=now + (grace + 60) * 1000):
         return False
-    attempts_repository.update_attempt(
+    asked = attempts_repository.update_attempt(
         session,
         attempt,
         state="stopping",
@@ -74,6 +77,8 @@ def request_stop(
         stop_deadline=now + grace * 1000,
         grace_s=grace,
     )
+    if not asked:  # nothing may be stored then: the job would say what its attempt does not know
+        raise JobChanged(f"{job.name} changed while it was being asked to stop.")
     placements.mark_idle(session, [attempt.id], now)
     events.record(
         session,

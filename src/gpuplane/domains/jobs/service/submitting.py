@@ -145,11 +145,8 @@ def _accept(
     size = submission.array_size or 1
     _check_limits(lookups.session, submission, limits, size)
     states = _dependency_states(lookups.session, submission)
-    rows = _make_jobs(submission, cluster, states, size, now)
     expected = estimate_at_submit(lookups, submission.spec, cluster, now)
-    if expected is not None:
-        micro, currency = expected
-        rows = [replace(job, estimated_cost_micro=micro, currency=currency) for job in rows]
+    rows = _make_jobs(submission, cluster, expected, states, size, now)
     batch.rows += rows
     batch.facts += [facts_of(job, cluster) for job in rows]
     batch.told += [
@@ -251,6 +248,7 @@ def _dependency_states(session: ReadSession, submission: Submission) -> tuple[De
 def _make_jobs(
     submission: Submission,
     cluster: Cluster | None,
+    expected: tuple[int | None, str] | None,
     states: Sequence[DependencyState],
     size: int,
     now: int,
@@ -258,7 +256,7 @@ def _make_jobs(
     array_id = new_id() if submission.array_size is not None else None
     rows = []
     for index in range(size):
-        job = _blank(submission, cluster, new_id(), now)
+        job = _blank(submission, cluster, new_id(), now, expected)
         if array_id is not None:
             job = replace(
                 job,
@@ -278,12 +276,21 @@ def _make_jobs(
                 status_message=gate.reason.sentence,
                 due_at=gate.look_again_at or (now if gate.is_hopeless else None),
             )
-        rows.append(replace(job, due_at=next_due(job, now)))
+        due_at = next_due(job, now)
+        rows.append(job if job.due_at == due_at else replace(job, due_at=due_at))
     return rows
 
 
-def _blank(submission: Submission, cluster: Cluster | None, job_id: UUID, now: int) -> Job:
+def _blank(
+    submission: Submission,
+    cluster: Cluster | None,
+    job_id: UUID,
+    now: int,
+    expected: tuple[int | None, str] | None = None,
+) -> Job:
+    """Return a new job that is nowhere yet, with the (micro-units, currency) it should cost."""
     spec = submission.spec
+    cost_micro, currency = (None, "USD") if expected is None else expected
     return Job(
         id=JobId(job_id),
         name=spec.name,
@@ -321,9 +328,9 @@ def _blank(submission: Submission, cluster: Cluster | None, job_id: UUID, now: i
         actual_end=None,
         queued_at=None,
         admitted_at=None,
-        estimated_cost_micro=None,
+        estimated_cost_micro=cost_micro,
         actual_cost_micro=None,
-        currency="USD",
+        currency=currency,
         progress_ratio=None,
         last_checkpoint=None,
         last_checkpoint_at=None,

@@ -95,6 +95,13 @@ def default_door(specs: QueueSpecs, tenant: str) -> LocalQueueSpec | None:
     return None if queue is None else LocalQueueSpec(DEFAULT_QUEUE, tenant, queue.name)
 
 
+def door_names(specs: QueueSpecs, tenant: str) -> tuple[str, ...]:
+    """Return the names under which a tenant's jobs may ask for a queue, sorted."""
+    declared = {door.name for door in specs.local_queues if door.tenant == tenant}
+    spare = default_door(specs, tenant)
+    return tuple(sorted(declared if spare is None else {*declared, spare.name}))
+
+
 def known_doors(specs: QueueSpecs, tenants: Sequence[str]) -> tuple[LocalQueueSpec, ...]:
     """Return every declared door and the default ones of tenants that have none."""
     declared = {door.tenant for door in specs.local_queues}

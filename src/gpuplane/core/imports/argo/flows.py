@@ -20,6 +20,7 @@ from gpuplane.core.imports.argo.names import Done, Frame, Workflow
 from gpuplane.core.imports.argo.policies import add_policies
 from gpuplane.core.imports.argo.unfolding import unfolded
 from gpuplane.core.imports.naming import Ids
+from gpuplane.core.imports.ordering import ordered
 from gpuplane.core.imports.reading import mapping, scalar, sequence, text
 from gpuplane.core.imports.results import Malformed, Table
 from gpuplane.core.imports.values import (
@@ -390,7 +391,11 @@ class Flows:
         tolerated = {name for each in depends.values() if each.needs_ends for name in each.tasks}
         siblings: dict[str, Done] = {}
         everything: list[str] = []
-        for name in _ordered(depends, f"{place}.dag.tasks"):
+        order, left = ordered({name: each.tasks for name, each in depends.items()})
+        if left:
+            told = ", ".join(sorted(left))
+            raise Malformed(f"{place}.dag.tasks", f"These tasks wait for one another: {told}.")
+        for name in order:
             call, wants = calls[name], depends[name]
             known = replace(frame, siblings=dict(siblings))
             needs = tuple(dict.fromkeys(
@@ -557,17 +562,3 @@ def _is_targeted(name: str, depends: Mapping[str, Depends], target: str) -> str:
         needing |= {each for each, wants in depends.items() if needing & set(wants.tasks)}
     names = ", ".join(quoted(each) for each in sorted(needing))
     return f'[{names}].exists(t, t in ({target}).split(" "))'
-
-
-def _ordered(depends: Mapping[str, Depends], place: str) -> list[str]:
-    ordered: list[str] = []
-    done: set[str] = set()
-    while len(ordered) < len(depends):
-        ready = [name for name, each in depends.items()
-                 if name not in done and done.issuperset(each.tasks)]  # fmt: skip
-        if not ready:
-            left = sorted(set(depends) - done)
-            raise Malformed(place, f"These tasks wait for one another: {', '.join(left)}.")
-        ordered += ready
-        done.update(ready)
-    return ordered

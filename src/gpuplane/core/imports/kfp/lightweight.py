@@ -55,7 +55,7 @@ def find_lightweight(command: Sequence[str], arguments: Sequence[str]) -> Lightw
 def _packages(script: str) -> list[str]:
     """Return the requirements of each `pip install` in a script."""
     found = []
-    for line in re.split(r"&&|\n|;(?![^'\"]*['\"])", script):
+    for line in script.replace("&&", "\n").split("\n"):
         _, word, rest = line.partition("pip install")
         if word:
             for one, two in _SPECIFIER.findall(rest):

@@ -25,7 +25,10 @@ from benchmarks.figures import Limit, print_figure, print_machine, quantile
 from gpuplane.core.runs.plans import Answer, Completed, RunPlan, StepCall, StepPlan
 from gpuplane.db.database import Database
 from gpuplane.db.schema import upgrade_schema
+from gpuplane.db.sessions import WriteSession
+from gpuplane.db.units import Gathered
 from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import RunView
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.loops import LoopRunner
 from gpuplane.loops.runs.loop import RunsLoop
@@ -36,6 +39,16 @@ PLACE = UUID(int=9 << 64)
 CHAIN, WORK_S = 40, 0.010
 OPEN = ("pending", "running")
 LOOK_S = 0.02
+
+
+def start_all(
+    session: WriteSession, items: Sequence[tuple[RunPlan, int]]
+) -> list[RunView | Exception]:
+    """Start what was asked for at the same time in one transaction."""
+    return runs.start_runs(session, [plan for plan, _ in items], items[0][1])
+
+
+START = Gathered("runs.start", start_all)
 
 
 @dataclass
@@ -56,8 +69,7 @@ class Bench:
 
     async def start(self, steps: Sequence[StepPlan]) -> UUID:
         plan = RunPlan("bench", "bench", PLACE, PLACE, steps)
-        now = self.clock.now_ms()
-        run = await self.database.write("runs.start", lambda s: runs.start_run(s, plan, now))
+        run = await self.database.write_gathered(START, (plan, self.clock.now_ms()))
         return run.id
 
     async def until_idle(self) -> None:
@@ -187,7 +199,7 @@ async def sleeping(bench: Bench, kind: str, count: int, seconds: float) -> None:
     for _ in range(0, count, 500):
         now = bench.clock.now_ms()
         await bench.database.write(
-            "runs.start", lambda s, n=now: [runs.start_run(s, plan, n) for _ in range(500)]
+            "runs.start", lambda s, n=now: runs.start_runs(s, [plan] * 500, n)
         )
     names = ["runs.sleep"]
     while await bench.database.read(lambda s: runs.next_look(s, names) or 0) < now:  # noqa: ASYNC110 - as above

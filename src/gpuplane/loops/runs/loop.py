@@ -24,9 +24,9 @@ BEATS_A_LEASE = 3
 """A lease is renewed so often in its time, so that a beat or two may be late."""
 COUNT_S = 60.0
 """How often open runs are counted for `/metrics`: it walks all of them."""
-STORE_BATCH = 256
+STORE_BATCH = 512
 """Answers stored by one unit: bounds how long it holds the writer."""
-CLAIM_BATCH = 256
+CLAIM_BATCH = 512
 ENGINE_ERROR = "EngineError"
 """Fails a step whose answer the engine could not store: a mistake of the engine, told as one."""
 REST_FIRST_S, REST_LAST_S = 0.02, 1.0
@@ -44,8 +44,8 @@ class WorkerSettings:
         poll_s: How often it looks for what other processes left due.
     """
 
-    handlers: int = 256
-    share: int = 128
+    handlers: int = 512
+    share: int = 384
     lease_s: float = 10.0
     poll_s: float = 1.0
 

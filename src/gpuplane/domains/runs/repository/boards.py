@@ -168,15 +168,13 @@ def _read_numbers(text: str) -> tuple[int, ...]:
 STEP_COLUMNS = tuple(steps.c[name] for name in _STEP)
 
 
-def insert_run(
-    session: WriteSession, run: Run, plan: RunPlan, forked_from: UUID | None = None
+def insert_runs(
+    session: WriteSession, added: Sequence[tuple[Run, RunPlan]], forked_from: UUID | None = None
 ) -> None:
-    """Write a new run."""
-    values = {name: getattr(run, name) for name in _RUN}
-    session.sql.execute(
-        insert(runs),
-        {
-            **values,
+    """Write new runs."""
+    rows = [
+        {name: getattr(run, name) for name in _RUN}
+        | {
             "status": run.status.value,
             "condition": run.condition.value,
             "on_failure": run.on_failure.value,
@@ -188,8 +186,11 @@ def insert_run(
             "limits": encode(plan.limits),
             "traceparent": plan.traceparent,
             "forked_from": forked_from,
-        },
-    )
+        }
+        for run, plan in added
+    ]
+    if rows:
+        session.sql.execute(insert(runs), rows)
 
 
 def insert_steps(

@@ -46,7 +46,7 @@ from gpuplane.domains.runs.service.reading import (
     load_outputs,
 )
 from gpuplane.domains.runs.service.retaining import list_to_prune, prune_leftovers, prune_runs
-from gpuplane.domains.runs.service.starting import start_run
+from gpuplane.domains.runs.service.starting import start_run, start_runs
 from gpuplane.domains.runs.service.working import (
     Beat,
     beat,
@@ -124,4 +124,5 @@ __all__ = [
     "retry_step",
     "run_key",
     "start_run",
+    "start_runs",
 ]

@@ -62,6 +62,7 @@ class Workbench:
         self._output_bytes = output_bytes
         self._answered = answered
         self._chance = random.Random()
+        self._seats: dict[str, asyncio.Semaphore] = {}
         self.memories = Memories()
         self.at_work: dict[tuple[UUID, int], AtWork] = {}
         self.busy: dict[UUID, int] = {}
@@ -88,8 +89,11 @@ class Workbench:
             assert registered is not None, "only known handlers are claimed"
             if self._is_damaged(claimed):
                 reply = self._reply(claimed, DAMAGED)
-            else:
+            elif registered.at_once is None or claimed.stopping:
                 reply = await self._answer(registered, claimed, call)
+            else:
+                async with self._seats_of(registered.name, registered.at_once):
+                    reply = await self._answer(registered, claimed, call)
         except asyncio.CancelledError:
             self._leave(work)
             if not work.revoked:
@@ -128,6 +132,11 @@ class Workbench:
             cache_key=key.key,
             cache_parts=(key.salt_hash, key.input_hash),
         )
+
+    def _seats_of(self, name: str, count: int) -> asyncio.Semaphore:
+        if name not in self._seats:
+            self._seats[name] = asyncio.Semaphore(count)
+        return self._seats[name]
 
     def _is_damaged(self, claimed: Claimed) -> bool:
         memory = self.memories.find(claimed.step.run_id)

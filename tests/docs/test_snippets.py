@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ def run_as_written(cli: CommandLine, words: tuple[str, ...]) -> Done:
 
 
 def lay_out_files(cli: CommandLine, page: Path) -> None:
-    """Put the manifests of a page where its commands look for them, by the names they have."""
+    """Put the examples and a page's manifests where its commands look for them."""
+    shutil.copytree(ROOT / "examples", cli.folder / "examples", dirs_exist_ok=True)
     for block in blocks_of(page):
         if block in MANIFESTS:
             name = next(yaml.safe_load_all(block.text))["metadata"]["name"]

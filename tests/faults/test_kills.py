@@ -29,6 +29,7 @@ identity.create_tenant identity.change_tenant identity.delete_tenant
 identity.create_project identity.delete_project identity.create_user identity.delete_user
 identity.set_membership identity.create_token identity.revoke_token
 events.prune events.prune_deliveries jobs.prune_decisions db.prune_answers
+pipelines.follow pipelines.prune runs.register runs.prune_leftovers
 dispatcher.ensure dispatcher.evict
 """.split()
 """Each is killed before and after its commit, or its word to the backend."""

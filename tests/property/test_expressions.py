@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_math, ext_strings
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuplane.domains.pipelines.expressions import (
@@ -20,6 +20,7 @@ from gpuplane.domains.pipelines.expressions import (
     references,
     render,
 )
+from tests.examples import examples
 
 REFERENCE = cel.NewEnv(
     variables=dict.fromkeys(("a", "b", "m", "l", "s"), cel.Type.DYN),
@@ -91,7 +92,7 @@ def _reference(source: str) -> tuple[bool, Any]:
     return True, found.plain_value()
 
 
-@settings(max_examples=400, deadline=None)
+@examples(300)
 @given(EXPRESSIONS)
 def test_whatever_the_reference_evaluates_is_the_same_here(source: str) -> None:
     evaluates, expected = _reference(source)
@@ -118,7 +119,7 @@ FAULTS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(200)
 @given(FAULTS)
 def test_what_the_reference_refuses_is_refused_here(source: str) -> None:
     evaluates, _ = _reference(source)
@@ -141,7 +142,7 @@ WORDS = st.lists(
 ).map(" ".join)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(300)
 @given(st.one_of(SIGNS, WORDS, SIGNS.map(lambda text: f"{{{{ {text} }}}}")))
 def test_no_text_makes_it_crash(text: str) -> None:
     known = {"params": {"a"}, "steps": {"step-1"}}
@@ -165,7 +166,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(VALUES, VALUES, st.sampled_from("+ - * / % == != < <= > >= in && ||".split()))
 def test_no_operator_crashes_on_any_values(left: object, right: object, sign: str) -> None:
     names = {"left": left, "right": right}

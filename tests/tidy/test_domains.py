@@ -13,7 +13,7 @@ from tests.tidy.sources import PACKAGE, place, python_files, tree_of
 PARENT = PACKAGE / "domains"
 ANATOMY = {"endpoints", "errors", "repository", "rules", "schemas", "service", "tables"}
 FURTHER = {"pipelines": {"documents", "expressions", "steps"}}
-"""What a domain has between the seven: docs/decisions/0015."""
+"""What a domain has between the seven: docs/decisions/0019."""
 DOMAINS = sorted({path.parent for path in python_files() if path.parent.parent == PARENT})
 SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE)\b")
 NAMED_TABLE = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+\"?(?:ONLY\s+)?([a-z_]+)", re.IGNORECASE)

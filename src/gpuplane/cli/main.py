@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gpuplane.cli.table import Entry, commands_with, help_text
 
@@ -42,9 +42,22 @@ def main(extra: Mapping[str, Entry] | None = None, arguments: Sequence[str] | No
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["--help"], ["-h"]) and COMPLETE not in os.environ:
-        print(help_text(commands_with(extra or {})), file=sys.stdout if words else sys.stderr)
+        _print_help(help_text(commands_with(extra or {})), to_error=not words)
         sys.exit(0 if words else 2)
     _run(extra, words)
+
+
+def _print_help(text: str, *, to_error: bool) -> None:
+    stream = sys.stderr if to_error else sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        _lead_nowhere(stream)
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """Lead a stream whose reader is gone to nowhere: Python would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(extra: Mapping[str, Entry] | None, words: list[str]) -> None:
@@ -62,7 +75,6 @@ def _run(extra: Mapping[str, Entry] | None, words: list[str]) -> None:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output is gone, as with `gpuplane ps | head -1`: no error of ours.
-        # Python would complain at its end, so standard output is led to nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _lead_nowhere(sys.stdout)
         sys.exit(Exit.OK)
     sys.exit(code if isinstance(code, int) else Exit.OK)

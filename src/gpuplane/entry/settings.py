@@ -154,10 +154,10 @@ class RunSettings:
         1_000, "events per run", "that no step awaited yet", within=(0, 1_000_000)
     )
     handlers: int = setting(
-        256, "handlers at once", "each is a task of this process", within=(1, 10_000)
+        512, "handlers at once", "each is a task of this process", within=(1, 10_000)
     )
     share: int = setting(
-        128,
+        384,
         "handlers at once of one run",
         "one run must not hold up all others",
         within=(1, 10_000),

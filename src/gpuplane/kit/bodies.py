@@ -33,7 +33,8 @@ Row = TypeVar("Row")
 MICRO = 1_000_000
 MAX_MICRO = 10**15
 """A thousand million units: what is larger is a slip of the keyboard, not an amount of money."""
-MAX_INSTANT_MS = 253_402_300_799_999
+MAX_INSTANT_MS = 253_370_764_800_000
+"""The year 9999 itself is left out: graces and durations are added to instants that are told."""
 """The end of the year 9999, the last that RFC 3339 can write."""
 MAX_LABELS = 64
 MAX_CURSOR_CHARS = 2_000
@@ -155,7 +156,7 @@ def _read_instant(value: object) -> int:
     except (ValueError, OverflowError) as error:
         raise refusal(sentence, "Write date, time and zone (Z or an offset).") from error
     if not 0 <= instant <= MAX_INSTANT_MS:
-        raise refusal("An instant lies between the years 1970 and 9999.", "Check the year.")
+        raise refusal("An instant lies between the years 1970 and 9998.", "Check the year.")
     return instant
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import re
 import sys
 import tempfile
@@ -236,6 +237,28 @@ def _constant(value: Callable[[Person], object]) -> Callable[[World, Person], Aw
     return make
 
 
+async def _pipeline(world: World, owner: Person) -> str:
+    document = _pipeline_body(world, owner)
+    found = await world.post(owner, f"/pipelines?project={owner.project_id}", document)
+    world.things[owner.user_id, "pipeline name"] = document["metadata"]["name"]
+    return str(found["pipeline"]["id"])
+
+
+def _pipeline_body(world: World, _: Person) -> dict[str, Any]:
+    step = {"id": "a", "step_type": "transform", "config": {"expression": "1"}}
+    return {"metadata": {"name": world.name()}, "spec": {"steps": [step]}}
+
+
+def _changed_pipeline(world: World, owner: Person) -> dict[str, Any]:
+    document = _pipeline_body(world, owner)
+    document["metadata"]["name"] = world.things[owner.user_id, "pipeline name"]
+    return document
+
+
+def _pipeline_text(world: World, owner: Person) -> dict[str, Any]:
+    return {"text": json.dumps(_pipeline_body(world, owner))}
+
+
 THINGS: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "tenant_id": _constant(lambda owner: owner.tenant_id),
     "tenant": _constant(lambda owner: owner.tenant_id),
@@ -253,6 +276,9 @@ THINGS: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "path": _constant(lambda _: "model.bin"),
     "digest": _constant(lambda _: "0" * 64),
     "run_id": _run,
+    "pipeline_id": _pipeline,
+    "number": _constant(lambda _: 1),
+    "trigger_id": _constant(lambda _: UUID(int=0)),
     "step": _constant(lambda _: "a"),
     "secret_id": _secret,
     "token_id": _token,
@@ -292,6 +318,11 @@ BODIES: dict[str, Body] = {
         "project_id": str(o.project_id),
     },
     "POST /tokens": lambda w, o: {"name": w.name(), "user_id": str(o.user_id)},
+    "POST /pipelines": _pipeline_body,
+    "PUT /pipelines": _pipeline_body,
+    "POST /pipelines/check": _pipeline_body,
+    "POST /pipelines/import": _pipeline_text,
+    "PUT /pipelines/{pipeline_id}": _changed_pipeline,
     "POST /runs/{run_id}/fork": lambda w, _: {"step": "a"},
     "POST /runs/{run_id}/events": lambda w, _: {"name": "go"},
     "POST /secrets": lambda w, o: {
@@ -342,6 +373,17 @@ async def _compared(world: World, owner: Person) -> str:
 QUERIES: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "GET /tokens": _constant(lambda owner: f"?user_id={owner.user_id}"),
     "GET /jobs/compare": _compared,
+    **{
+        name: _constant(lambda owner: f"?project={owner.project_id}")
+        for name in (
+            "POST /pipelines",
+            "PUT /pipelines",
+            "POST /pipelines/check",
+            "POST /pipelines/import",
+        )
+    },
+    "GET /pipelines/{pipeline_id}/diff": _constant(lambda _: "?old=1&new=1"),
+    "POST /pipelines/{pipeline_id}/rollback": _constant(lambda _: "?version=1"),
     "DELETE /clusters/{cluster}/queues/{name}": _constant(
         lambda owner: f"?tenant={owner.tenant_id}"
     ),

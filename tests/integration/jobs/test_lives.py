@@ -147,6 +147,21 @@ async def test_a_job_preempted_by_hand_stands_in_line_again(world: World) -> Non
     assert kinds.count("job.queued") == 2
 
 
+async def test_a_job_that_stands_in_line_again_tells_no_start_that_is_past(world: World) -> None:
+    job = await world.submit(spec=runs_for(3600))
+    await world.turn(2)
+    assert (await world.job(job["id"]))["estimated_start"] is not None
+    await world.ask("POST", f"/jobs/{job['id']}/suspend")
+    for _ in range(3):
+        await world.loops["dispatcher"].run_once()
+        await world.loops["observer"].run_once()
+    again = await world.job(job["id"])
+    assert (again["condition"], again["estimated_start"]) == ("Paused", None)
+    schedule = (await world.http.get(f"/api/v1/jobs/{job['id']}/schedule")).json()
+    assert schedule["estimated_start"] is None
+    assert schedule["actual_start"] is not None, "what was is told as what was"
+
+
 async def test_the_priority_of_a_waiting_job_can_be_changed(world: World) -> None:
     job = await world.submit(spec=runs_for(10))
     changed = await world.ask("PUT", f"/jobs/{job['id']}/priority", json={"priority": "high"})

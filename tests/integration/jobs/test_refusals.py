@@ -124,6 +124,7 @@ PAST = "2020-01-01T00:00:00Z"
         ({"name": "Not A Name"}, "name", "not-a-name"),
         ({"name": "../etc"}, "name", ""),
         ({"labels": {"bad key!": "x"}}, "labels", ""),
+        ({"deadline": "9999-12-31T23:59:59Z"}, "deadline", "9998"),
         ({"budget_limit": "-1"}, "budget_limit", ""),
         ({"budget_limit": "1.1234567"}, "budget_limit", "six decimals"),
         ({"priority": "urgent"}, "priority", ""),

@@ -134,10 +134,12 @@ async def test_another_tenant_neither_sees_nor_starts_a_pipeline(world: World) -
 async def test_a_secret_that_the_project_has_not_is_refused_with_its_place(world: World) -> None:
     call = a_step("ask", "api_call", url="https://example.com",
                   headers={"Authorization": {"secret": "absent"}})  # fmt: skip
-    found = await world.refused(a_pipeline(call))
-    assert found["spec.steps[0].config.headers.Authorization.secret"][0] == (
-        "The project has no secret 'absent'."
-    )
+    work = a_step("work", "job", spec={"command": ["x"], "secrets": [{"name": "gone", "env": "A"}]})
+    found = await world.refused(a_pipeline(call, work))
+    assert {field: reason for field, (reason, _) in found.items()} == {
+        "spec.steps[0].config.headers.Authorization.secret": "The project has no secret 'absent'.",
+        "spec.steps[1].config.spec.secrets[0].name": "The project has no secret 'gone'.",
+    }
 
 
 async def test_the_fields_of_a_job_are_checked_when_the_pipeline_is_saved(world: World) -> None:

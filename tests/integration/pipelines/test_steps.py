@@ -112,6 +112,17 @@ async def test_jobs_inherit_the_pipelines_priority_unless_they_have_their_own(wo
     assert found == {"own": "low", "given": "high"}
 
 
+async def test_the_pipelines_deadline_is_passed_to_its_jobs(world: World) -> None:
+    document = a_pipeline(a_job("work", "pass"), deadline="2099-01-01T00:00:00Z")
+    ended = await world.run(document)
+    job = await world.get(f"/jobs/{ended.output('work')['job_id']}")
+    assert (ended.status, job["deadline"][:10]) == ("completed", "2099-01-01")
+    past = a_pipeline(a_job("work", "pass"), deadline="2020-01-01T00:00:00Z", name="past")
+    saved = await world.save(past)
+    answer = await world.http.post(f"/api/v1/pipelines/{saved['pipeline']['id']}/runs")
+    assert (answer.status_code, "deadline" in answer.json()["field"]) == (422, True)
+
+
 async def test_an_api_call_sends_what_it_says_and_its_answer_is_its_output(world: World) -> None:
     world.receiver.answers = [(503, {}), (200, {"config": {"tp": 2}})]
     await world.post("/secrets", {"name": "key", "value": "s3cret"}, 201)

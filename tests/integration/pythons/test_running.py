@@ -133,6 +133,11 @@ async def test_output_is_cut_and_the_cut_is_told() -> None:
     assert found.output == "y" * 65_536 + "\n[cut after 65536 bytes]\n"
 
 
+async def test_output_that_is_no_text_is_shown_as_text() -> None:
+    found = await run("import sys\nsys.stdout.buffer.write(b'a\\x00\\xffb')\nresult = 1")
+    assert found.output == "a\ufffd\ufffdb"
+
+
 async def test_without_stdout_there_is_still_a_result() -> None:
     found = await run("import os, sys\nsys.stdout.close()\nos.close(2)\nresult = 5")
     assert found.result == 5

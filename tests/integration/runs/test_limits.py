@@ -132,3 +132,15 @@ async def test_events_that_nobody_awaits_have_a_limit(world: World) -> None:
         await world.do(runs.deliver_to_run, run.id, "go", 1)
     with pytest.raises(Unprocessable, match="100 bytes"):
         await world.do(runs.deliver_to_run, run.id, "go", "x" * 200)
+
+
+async def test_a_handler_that_allows_few_calls_at_once_gets_no_more(
+    world: World, stage: Stage
+) -> None:
+    world.handlers.add("heavy", stage.gate, at_once=2)
+    await world.work()
+    run = await world.start(a_plan(*(a_step(f"s{n}", handler="heavy") for n in range(5))))
+    await wait_until_async(lambda: stage.at_once == 2, "two are at work")
+    stage.open(*(f"s{n}" for n in range(5)))
+    assert (await world.until(run.id, "completed")).completed == 5
+    assert stage.most_at_once == 2

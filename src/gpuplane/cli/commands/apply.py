@@ -12,6 +12,7 @@ from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.kinds.changes import Action, Change
 from gpuplane.cli.kinds.jobs import plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
+from gpuplane.cli.kinds.pipelines import plan_pipeline
 from gpuplane.cli.kinds.places import plan_project, plan_tenant
 from gpuplane.cli.kinds.queues import plan_cluster_queue, plan_cohort, plan_local_queue
 from gpuplane.cli.lookups import is_uuid
@@ -28,6 +29,7 @@ KINDS: dict[str, Planner] = {
     "Cohort": plan_cohort,
     "LocalQueue": plan_local_queue,
     "Reservation": plan_reservation,
+    "Pipeline": plan_pipeline,
     "Job": plan_job,
 }
 """In the order in which they are made: what comes later may name what comes before."""

@@ -107,7 +107,8 @@ class Table:
 
     def refused(self, place: str, feature: str, reason: str) -> None:
         """Note what stands against a pipeline; kept even in a full table."""
-        self.rows[(place, feature, reason)] = Row(place, feature, Verdict.REFUSED, reason)
+        name = feature or "(a field without a name)"
+        self.rows[(place, name, reason)] = Row(place, name, Verdict.REFUSED, reason)
 
     def result(self, kind: SourceKind, document: Mapping[str, Any] | None) -> ImportResult:
         """Return the answer; without a document if anything was refused."""

@@ -301,6 +301,8 @@ class Board:
         return found
 
 
+UNREADABLE = ""
+"""The handler in the plan of a step whose row is damaged; no plan that is checked has it."""
 _SEQ_BITS = 24
 MAX_SEQ = (1 << _SEQ_BITS) - 1
 

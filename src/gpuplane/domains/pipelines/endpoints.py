@@ -45,7 +45,7 @@ from gpuplane.domains.secrets import service as secrets
 from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, Done, Limit, PageOut, page_request
 from gpuplane.kit.errors import InvalidInput, NotFound
-from gpuplane.kit.pagination import DEFAULT_LIMIT
+from gpuplane.kit.pagination import DEFAULT_LIMIT, Page
 
 router = APIRouter(tags=["pipelines"])
 
@@ -272,7 +272,12 @@ async def list_pipeline_runs(
     """List the runs of a pipeline, newest first."""
     page = page_request(limit, cursor, sort=runs.SORT_RUNS)
     wanted = runs.RunFilter(source_id=pipeline_id)
-    found = await call.read(lambda s: runs.list_runs(s, call.principal, wanted, page))
+
+    def query(session: ReadSession) -> Page[runs.Run]:
+        service.get_pipeline(session, call.principal, pipeline_id, Permission.RUN_READ)
+        return runs.list_runs(session, call.principal, wanted, page)
+
+    found = await call.read(query)
     return PageOut.of(found, run_out)
 
 

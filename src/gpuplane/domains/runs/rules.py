@@ -108,6 +108,8 @@ class RunHead:
     params: Mapping[str, Any]
     context: Mapping[str, Any]
     traceparent: str | None
+    is_readable: bool = True
+    """False where the row is damaged: no handler is called with half of what it was told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,8 @@ def _size_of(folder: str, most: int) -> int:
 
 
 def _result(run: _Run, duration_ms: int) -> PythonResult:
-    output = run.output.decode(errors="replace")
+    # NUL has no place in the columns that output is kept in.
+    output = run.output.decode(errors="replace").replace("\0", "\ufffd")
     if run.printed > len(run.output):
         output += f"\n[cut after {len(run.output)} bytes]\n"
     isolation, answer = _answers(bytes(run.answer))

@@ -7,7 +7,7 @@ import os
 import socket
 from dataclasses import dataclass
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gpuplane.core.runs.boards import Reply, earliest
 from gpuplane.core.runs.plans import Failed
@@ -24,9 +24,9 @@ BEATS_A_LEASE = 3
 """A lease is renewed so often in its time, so that a beat or two may be late."""
 COUNT_S = 60.0
 """How often open runs are counted for `/metrics`: it walks all of them."""
-STORE_BATCH = 256
+STORE_BATCH = 512
 """Answers stored by one unit: bounds how long it holds the writer."""
-CLAIM_BATCH = 256
+CLAIM_BATCH = 512
 ENGINE_ERROR = "EngineError"
 """Fails a step whose answer the engine could not store: a mistake of the engine, told as one."""
 REST_FIRST_S, REST_LAST_S = 0.02, 1.0
@@ -44,8 +44,8 @@ class WorkerSettings:
         poll_s: How often it looks for what other processes left due.
     """
 
-    handlers: int = 256
-    share: int = 128
+    handlers: int = 512
+    share: int = 384
     lease_s: float = 10.0
     poll_s: float = 1.0
 
@@ -78,6 +78,8 @@ class RunsLoop:
         self._looked_at = self._rests_until = 0.0
         self._next_at: int | None = None
         self._alone = 0
+        self._is_doubtful = False
+        self._lost: set[tuple[UUID, int]] = set()
         self._counted_at = -COUNT_S
         self._pump: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
@@ -101,8 +103,7 @@ class RunsLoop:
         """End the work; steps under way are given to others at once."""
         if self._pump is not None:
             self._pump.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._pump
+            await asyncio.wait([self._pump])
             self._pump = None
         await self._bench.stop()
         if self.owner:
@@ -131,12 +132,34 @@ class RunsLoop:
             self._meters.taken_over.inc(taken)
             self._beaten_at = tick
             return
-        if tick - self._beaten_at >= self.period_s * 0.9:
+        beats = tick - self._beaten_at >= self.period_s * 0.9
+        if beats:
             await self._beat(now, lease_ms)
             self._beaten_at = tick
-        if self._bench.at_work:
+        if self._bench.at_work or (beats and self._is_doubtful):
             owned = await self._database.read(partial(runs.list_owned, owner=self.owner))
             self._bench.revoke_others(owned)
+            if beats:
+                await self._give_back(owned, now)
+
+    async def _give_back(self, owned: dict[UUID, int], now: int) -> None:
+        """Have steps claimed again that nobody here runs: a read failed after they were claimed.
+
+        One is missed twice before that: a turn may just be handing it over.
+        """
+        kept = {(reply.step_id, reply.epoch) for reply in self._bench.replies}
+        missed = {
+            claim
+            for claim in owned.items()
+            if claim not in self._bench.at_work and claim not in kept
+        }
+        lost, self._lost = sorted(missed & self._lost), missed
+        self._is_doubtful = bool(missed)
+        if lost:
+            await self._database.write(
+                "runs.give_back",
+                partial(runs.give_back, owner=self.owner, lost=lost, now=now),
+            )
 
     async def _beat(self, now: int, lease_ms: int) -> None:
         beat = await self._database.write(
@@ -196,7 +219,7 @@ class RunsLoop:
         """Find the answer that cannot be stored, so that it keeps no other from being stored.
 
         Answers are tried one by one; one that fails alone fails its step, and if even that cannot
-        be stored it is left: its step stays with this worker until its lease ends.
+        be stored it is left, and its step is claimed again later.
         """
         if len(replies) > 1:
             self._alone = len(replies)
@@ -206,6 +229,7 @@ class RunsLoop:
         rest = self._bench.replies[1:]
         if isinstance(reply.answer, Failed) and reply.answer.word == ENGINE_ERROR:
             self._bench.replies[:] = rest
+            self._is_doubtful = True
             return
         text = f"The answer could not be stored: {type(error).__name__}: {error}"
         failed = Failed(ENGINE_ERROR, text[:2_000], is_final=True)
@@ -266,10 +290,11 @@ class RunsLoop:
         for reply in replies:
             if not result.stale:
                 self._bench.note_stored(reply)
-            self._meters.steps.labels("", type(reply.answer).__name__.lower()).inc()
         self._meters.stale.inc(result.stale)
         self._bench.revoke(result.revoked)
         if result.claimed:
+            self._is_doubtful = True
             await self._bench.begin(result.claimed)
+            self._is_doubtful = bool(self._lost)
         self._bench.memories.trim()
         return result

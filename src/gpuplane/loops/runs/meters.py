@@ -11,7 +11,7 @@ class RunMeters:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register every metric."""
         self.steps = Counter(
-            "run_steps", "Answers of handlers that were stored", ("handler", "answer"),
+            "run_steps", "Answers of handlers", ("handler", "answer"),
             registry=registry,
         )  # fmt: skip
         self.step_time = Histogram(

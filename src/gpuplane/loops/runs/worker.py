@@ -10,8 +10,8 @@ from functools import partial
 from uuid import UUID
 
 from gpuplane.core.lifecycle.runs import StepStatus
-from gpuplane.core.runs.boards import Reply
-from gpuplane.core.runs.plans import Answer, ChildResult, Completed, StepCall
+from gpuplane.core.runs.boards import UNREADABLE, Reply
+from gpuplane.core.runs.plans import Answer, ChildResult, Completed, Failed, StepCall
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.runs import service as runs
@@ -20,6 +20,8 @@ from gpuplane.kit.clock import Clock, instant_to_text
 from gpuplane.loops.runs.calling import CacheKey, cache_key_of, call_handler, near_of, reply_of
 from gpuplane.loops.runs.memory import Memories, Outputs, RunMemory, learn_graph, numbers_of
 from gpuplane.loops.runs.meters import RunMeters
+
+DAMAGED = Failed("Unreadable", "What was planned cannot be read from the database any more.", True)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +62,7 @@ class Workbench:
         self._output_bytes = output_bytes
         self._answered = answered
         self._chance = random.Random()
+        self._seats: dict[str, asyncio.Semaphore] = {}
         self.memories = Memories()
         self.at_work: dict[tuple[UUID, int], AtWork] = {}
         self.busy: dict[UUID, int] = {}
@@ -84,7 +87,13 @@ class Workbench:
         try:
             registered = self._handlers.find(claimed.step.handler)
             assert registered is not None, "only known handlers are claimed"
-            reply = await self._answer(registered, claimed, call)
+            if self._is_damaged(claimed):
+                reply = self._reply(claimed, DAMAGED)
+            elif registered.at_once is None or claimed.stopping:
+                reply = await self._answer(registered, claimed, call)
+            else:
+                async with self._seats_of(registered.name, registered.at_once):
+                    reply = await self._answer(registered, claimed, call)
         except asyncio.CancelledError:
             self._leave(work)
             if not work.revoked:
@@ -92,6 +101,8 @@ class Workbench:
             return
         self._leave(work)
         self._meters.step_time.labels(registered.name).observe(time.perf_counter() - began)
+        word = type(reply.answer).__name__.lower()
+        self._meters.steps.labels(registered.name, word).inc()
         self.replies.append(reply)
         self._answered()
 
@@ -121,6 +132,16 @@ class Workbench:
             cache_key=key.key,
             cache_parts=(key.salt_hash, key.input_hash),
         )
+
+    def _seats_of(self, name: str, count: int) -> asyncio.Semaphore:
+        if name not in self._seats:
+            self._seats[name] = asyncio.Semaphore(count)
+        return self._seats[name]
+
+    def _is_damaged(self, claimed: Claimed) -> bool:
+        memory = self.memories.find(claimed.step.run_id)
+        readable = memory is None or memory.head.is_readable
+        return claimed.step.spec.handler == UNREADABLE or not readable
 
     def _reply(self, claimed: Claimed, answer: Answer) -> Reply:
         return reply_of(claimed, answer, self._output_bytes, self._chance.uniform(-1, 1))

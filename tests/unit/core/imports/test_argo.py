@@ -93,10 +93,12 @@ def test_loops_become_loops_and_their_outputs_lists() -> None:
     assert each["steps"][0]["config"]["inputs"] == {
         "source": '{{ "print(" + string(string(item_1.n)) + ")" }}'
     }
-    assert steps["main-all"]["config"]["spec"]["command"][1] == (
+    aggregated = steps["main-all"]["config"]["spec"]["command"][1]
+    assert aggregated.startswith(
         "{{ json.encode(steps.main-each.outputs.results"
-        '.map(result_1, result_1["main-each-each"].result)) }}'
+        '.filter(result_1, result_1["main-each-each"] != null).map(result_1, '
     )
+    assert "json.decode" in aggregated
     assert steps["main-count"]["config"]["over"] == ["n08", "n09", "n10"]
 
 
@@ -296,3 +298,15 @@ def test_a_file_of_neither_system_is_refused() -> None:
         found = imported(text)
         assert (found.kind, found.document) == (SourceKind.UNKNOWN, None)
         assert [row.place for row in found.refusals] == ["the file"]
+
+
+def test_long_chains_and_long_texts_are_read_in_one_pass() -> None:
+    tasks = "".join(
+        f"    - {{name: t{n}, template: say, dependencies: [{f't{n + 1}' if n < 1500 else ''}]}}\n"
+        for n in range(1501)
+    )
+    steps = steps_of(argo(SAY, f"- name: main\n  dag:\n    tasks:\n{tasks}"))
+    assert list(steps)[:2] == ["main-t1500", "main-t1499"]
+    braces = "{{" * 200_000
+    text = argo(f"- {{name: main, container: {{image: a, command: [b, '{braces}']}}}}")
+    assert len(steps_of(text)["main"]["config"]["spec"]["command"][1]) > len(braces)

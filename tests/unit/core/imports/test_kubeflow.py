@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from gpuplane.core.imports.kfp.lightweight import find_lightweight
@@ -239,3 +241,23 @@ def test_containers_become_processes_where_that_is_asked() -> None:
     text = kubeflow(f"a: {{componentRef: {ECHO}}}")
     config = steps_of(text, containers=Containers.PROCESS)["a"]["config"]
     assert (config["deployment_type"], "image" in config["spec"]) == ("process", False)
+
+
+def test_plain_variables_of_a_function_are_in_its_environment() -> None:
+    lightweight = """
+exec-echo:
+  container:
+    image: "python:3"
+    env: [{name: GREETING, value: "it's me"}]
+    command: [sh, -c, "pip install 'kfp==2.9.0'", "import os\\ndef f() -> str:\\n  return ''\\n"]
+    args: [--executor_input, '{{$}}', --function_to_execute, f]
+"""
+    text = kubeflow(f"a: {{componentRef: {ECHO}}}")
+    at = text.index("    exec-echo:")
+    text = text[:at] + textwrap.indent(lightweight, "    ") + text[text.index("\nroot:") :]
+    code = steps_of(text)["a"]["config"]["code"]
+    assert """_os.environ.update(_json.loads('{"GREETING": "it\\'s me"}'))""" in code
+    computed = steps_of(text.replace("it's me", "{{$.pipeline_job_name}}"))["a"]
+    assert (computed["step_type"], computed["config"]["spec"]["env"]) == (
+        "job", {"GREETING": '{{ "test-" + string(run.id) }}'},
+    )  # fmt: skip

@@ -5,7 +5,7 @@ is compared with decides how. Sources: argo-workflows docs/variables.md, docs/co
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gpuplane.core.imports.results import Malformed
 from gpuplane.core.imports.values import Const, Expr, Value, cel_of, joined, quoted
@@ -13,7 +13,6 @@ from gpuplane.core.imports.values import Const, Expr, Value, cel_of, joined, quo
 Lookup = Callable[[str], Value]
 """The value of a name such as `inputs.parameters.message`; raises Malformed for others."""
 
-_TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _WHEN = re.compile(
     r"\s*(?:(?P<op>==|!=|>=|<=|=~|!~|&&|\|\||[<>()!])|(?P<quoted>'[^']*'|\"[^\"]*\")"
     r"|(?P<bare>(?:\{\{.*?\}\}|[^\s()!=<>&|'\"~]|=(?![=~]))+))",
@@ -49,11 +48,31 @@ def resolved(text: str, lookup: Lookup, place: str) -> Value:
         return Const(text)
     parts: list[Value] = []
     at = 0
-    for found in _TAG.finditer(text):
-        parts.append(Const(text[at : found.start()]))
-        parts.append(_tag(found[1], lookup, place))
-        at = found.end()
+    for start, end in tags_in(text):
+        parts.append(Const(text[at:start]))
+        parts.append(_tag(text[start + 2 : end - 2], lookup, place))
+        at = end
     return joined([*parts, Const(text[at:])])
+
+
+def tags_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each tag of a text begins and ends, its braces included."""
+    start = text.find("{{")
+    while start >= 0:
+        end = text.find("}}", start + 2)
+        if end < 0:
+            return
+        yield start, end + 2
+        start = text.find("{{", end + 2)
+
+
+def without_tags(text: str, instead: str) -> str:
+    """Return a text with another in place of each tag."""
+    parts, at = [], 0
+    for start, end in tags_in(text):
+        parts += [text[at:start], instead]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def _tag(inner: str, lookup: Lookup, place: str) -> Value:
@@ -76,9 +95,8 @@ def condition(text: str, lookup: Lookup, place: str) -> str:
         Malformed: If it cannot be read.
     """
     plain = text.strip()
-    whole = _TAG.fullmatch(plain)
-    if whole is not None and whole[1].startswith("="):
-        return expression(whole[1][1:], lookup, place)
+    if plain.startswith("{{=") and next(tags_in(plain), None) == (0, len(plain)):
+        return expression(plain[3:-2], lookup, place)
     if len(plain) > MAX_CHARACTERS:
         raise Malformed(place, "The condition is too long.")
     tokens: list[tuple[str, str]] = []

@@ -80,7 +80,7 @@ def find_fetch(source: Mapping[str, Any], lookup: Lookup, place: str) -> Fetch |
 def _object(found: Mapping[str, Any], lookup: Lookup, place: str, *, unpacks: bool) -> Fetch | None:
     """Return how an object is fetched whose address and keys are all given."""
     wanted = {"endpoint", "bucket", "key", "accessKeySecret", "secretKeySecret"}
-    if not wanted <= set(found) <= {*wanted, "region", "insecure"}:
+    if not wanted <= set(found) <= wanted | {"region", "insecure"}:
         return None
     secrets = {}
     for name, variable in (("accessKeySecret", "ACCESS_KEY"), ("secretKeySecret", "SECRET_KEY")):

@@ -27,9 +27,6 @@ WORKFLOW_LEFT_OUT = {
     "metrics": "Runs and steps have metrics of the product.",
     "workflowMetadata": "Labels are the pipeline's own.",
     "priority": "Priorities here are classes, not numbers; set spec.priority.",
-    "podSpecPatch": "", "executorPlugins": "",
-    "templateDefaults": "", "suspend": "", "shutdown": "", "hooks": "", "podResources": "",
-    "resourceClaims": "",
 }  # fmt: skip
 WORKFLOW_REFUSED = {
     "podSpecPatch": "There is no pod that could be patched; write what it changes.",

@@ -20,6 +20,7 @@ from gpuplane.core.imports.argo.names import Done, Frame, Workflow
 from gpuplane.core.imports.argo.policies import add_policies
 from gpuplane.core.imports.argo.unfolding import unfolded
 from gpuplane.core.imports.naming import Ids
+from gpuplane.core.imports.ordering import ordered
 from gpuplane.core.imports.reading import mapping, scalar, sequence, text
 from gpuplane.core.imports.results import Malformed, Table
 from gpuplane.core.imports.values import (
@@ -31,12 +32,15 @@ from gpuplane.core.imports.values import (
     member,
     moved,
     output_of,
+    pairs_of,
     quoted,
     steps_in,
     written,
 )
 
 MAX_STEPS = 5_000
+_JSON = r'''"(?s)^\\s*(\\x7b.*\\x7d|\\[.*\\]|\".*\"|-?[0-9]+(\\.[0-9]+)?|true|false|null)\\s*$"'''
+"""Pattern, as CEL writes it, of a text that looks like one value of JSON."""
 MAX_NESTED = 20
 MAX_CONTAINERS = 6
 VERDICT = """\
@@ -253,25 +257,15 @@ class Flows:
         kind = next(each for each in LOOPS if each in call)
         self._table.mapped(f"{place}.{kind}", kind, "A LOOP over the items.")
         own = {each["id"] for each in inside.steps}
-
-        def listed(value: Value) -> str:
-            one = f"result_{number}"
-            base = cel_of(output_of(loop, "results"))
-            if isinstance(value, Const):
-                return f"{base}.map({one}, {cel_of(value)})"
-            cel = moved(value.cel, lambda each: f"{one}{member(each)}" if each in own else None)
-            return f"{base}.map({one}, {cel})"
-
-        lists = {key: listed(each) for key, each in found.outputs.items()}
-        done = Done([loop], {key: Expr(f"json.encode({each})") for key, each in lists.items()},
-                    is_list=True, guard=all_of(spot.guards))  # fmt: skip
+        done = Done([loop], is_list=True, guard=all_of(spot.guards))
+        done.outputs = {
+            key: _aggregated(_decoded(each), loop, own, number)
+            for key, each in found.outputs.items()
+        }
         if found.result is not None:
-            done.result = Expr(f"json.encode({listed(found.result)})")
-        if lists:
-            pairs = ", ".join(f'"{key}": {listed(each)}' for key, each in found.outputs.items())
-            done.outputs = {**done.outputs}
-            self._table.mapped(f"{place}.{kind}", "aggregated outputs", f"Lists: {len(pairs)} "
-                               "characters of CEL.") if len(pairs) > 8_000 else None  # fmt: skip
+            done.result = _aggregated(_decoded(found.result), loop, own, number)
+        if found.outputs:
+            done.parameters = _aggregated(pairs_of(found.outputs), loop, own, number)
         return done
 
     def _lay_template(
@@ -397,7 +391,11 @@ class Flows:
         tolerated = {name for each in depends.values() if each.needs_ends for name in each.tasks}
         siblings: dict[str, Done] = {}
         everything: list[str] = []
-        for name in _ordered(depends, f"{place}.dag.tasks"):
+        order, left = ordered({name: each.tasks for name, each in depends.items()})
+        if left:
+            told = ", ".join(sorted(left))
+            raise Malformed(f"{place}.dag.tasks", f"These tasks wait for one another: {told}.")
+        for name in order:
             call, wants = calls[name], depends[name]
             known = replace(frame, siblings=dict(siblings))
             needs = tuple(dict.fromkeys(
@@ -517,6 +515,26 @@ class Flows:
         spot.steps.append(step)
 
 
+def _decoded(value: Value) -> Value:
+    """Return what a text is in a list: Argo puts in the value of one that is JSON."""
+    text = f"string({cel_of(value)})"
+    return Expr(f"{text}.matches({_JSON}) ? json.decode({text}) : {text}")
+
+
+def _aggregated(value: Value, loop: str, own: set[str], number: int) -> Expr:
+    """Return what a value is in each iteration, as the JSON text that Argo makes of it.
+
+    An iteration in which the step was skipped gives nothing.
+    """
+    one = f"result_{number}"
+    results = cel_of(output_of(loop, "results"))
+    cel = cel_of(value)
+    for each in sorted(steps_in(cel) & own):
+        results = f"{results}.filter({one}, {one}{member(each)} != null)"
+    cel = moved(cel, lambda each: f"{one}{member(each)}" if each in own else None)
+    return Expr(f"json.encode({results}.map({one}, {cel}))")
+
+
 def _end_of(done: Done, end: str) -> str:
     """Return CEL of whether a call ended so."""
     ran = f"({done.guard})" if done.guard else "true"
@@ -544,17 +562,3 @@ def _is_targeted(name: str, depends: Mapping[str, Depends], target: str) -> str:
         needing |= {each for each, wants in depends.items() if needing & set(wants.tasks)}
     names = ", ".join(quoted(each) for each in sorted(needing))
     return f'[{names}].exists(t, t in ({target}).split(" "))'
-
-
-def _ordered(depends: Mapping[str, Depends], place: str) -> list[str]:
-    ordered: list[str] = []
-    done: set[str] = set()
-    while len(ordered) < len(depends):
-        ready = [name for name, each in depends.items()
-                 if name not in done and done.issuperset(each.tasks)]  # fmt: skip
-        if not ready:
-            left = sorted(set(depends) - done)
-            raise Malformed(place, f"These tasks wait for one another: {', '.join(left)}.")
-        ordered += ready
-        done.update(ready)
-    return ordered

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuplane.core.imports.argo.expressions import Lookup, resolved
+from gpuplane.core.imports.argo.expressions import Lookup, resolved, without_tags
 from gpuplane.core.imports.argo.fetching import Fetch
 from gpuplane.core.imports.argo.fields import CONTAINER_LEFT_OUT, sort_fields
 from gpuplane.core.imports.argo.pods import Pods
@@ -470,7 +470,7 @@ def _is_plain_python(command: list[str], source: str) -> bool:
     if len(command) != 1 or not re.fullmatch(r"(.*/)?python3?(\.\d+)?", command[0]):
         return False
     try:
-        tree = ast.parse(re.sub(r"\{\{.*?\}\}", "0", source, flags=re.DOTALL))
+        tree = ast.parse(without_tags(source, "0"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     for node in ast.walk(tree):

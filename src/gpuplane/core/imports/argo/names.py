@@ -19,6 +19,7 @@ class Done:
         status: Its status as CEL; empty where siblings run only if it succeeded.
         guard: When it runs, as CEL; empty if always.
         is_list: Whether it is a loop: then outputs are lists.
+        parameters: Of a loop the outputs of each iteration, as a list of objects.
     """
 
     ids: list[str]
@@ -30,6 +31,7 @@ class Done:
     is_list: bool = False
     failed: str = ""
     ip: Value | None = None
+    parameters: Value | None = None
 
 
 @dataclass(slots=True)
@@ -144,9 +146,8 @@ class Frame:
             return None
         if part == "outputs.result":
             return found.result
-        if part == "outputs.parameters" and found.is_list:
-            pairs = ", ".join(f'"{key}": {cel_of(each)}' for key, each in found.outputs.items())
-            return Expr(f"json.encode({{ {pairs} }})")
+        if part == "outputs.parameters":
+            return found.parameters
         if part.startswith("outputs.parameters."):
             return found.outputs.get(part.removeprefix("outputs.parameters."))
         if part == "status":

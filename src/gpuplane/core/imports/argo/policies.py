@@ -1,10 +1,9 @@
 """Adds to a step what its template says of tries, time, caching and mutual exclusion."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpuplane.core.imports.argo.expressions import Lookup, resolved
+from gpuplane.core.imports.argo.expressions import Lookup, resolved, without_tags
 from gpuplane.core.imports.reading import find_seconds, mapping, scalar, sequence, shown
 from gpuplane.core.imports.results import Malformed, Table
 from gpuplane.core.imports.values import Const
@@ -59,7 +58,7 @@ def find_limit(value: Any, place: str, table: Table) -> tuple[str, int] | None:
     for kind, each in wanted[:1]:
         if kind.startswith("mutex"):
             # The key of a limit is fixed: one for all runs excludes no less.
-            name = re.sub(r"\{\{.*?\}\}", "run", scalar(each.get("name"), f"{place}.{kind}"))
+            name = without_tags(scalar(each.get("name"), f"{place}.{kind}"), "run")
             table.mapped(f"{place}.{kind}", "mutex", "One of that key at a time.")
         else:
             source = mapping(each.get("configMapKeyRef", each.get("database")), f"{place}.{kind}")

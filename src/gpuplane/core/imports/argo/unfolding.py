@@ -7,6 +7,7 @@ network and one life, no step has; a container that others reach while it runs c
 from collections.abc import Mapping
 from typing import Any
 
+from gpuplane.core.imports.ordering import ordered
 from gpuplane.core.imports.reading import mapping, scalar, sequence, text
 from gpuplane.core.imports.results import Malformed, Table
 
@@ -67,14 +68,12 @@ def _set(
         left[name] = (_part(template, whole, is_main=name == "main"), after)
     if not left:
         raise Malformed(place, "There is no container in it.")
-    ordered: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {}
-    while left:
-        ready = [name for name, (_, after) in left.items() if set(after) <= set(ordered)]
-        if not ready:
-            raise Malformed(place, f"These containers wait for one another: {', '.join(left)}.")
-        for name in ready:
-            ordered[name] = left.pop(name)
-    return ordered
+    order, circle = ordered({name: after for name, (_, after) in left.items()})
+    missing = {each for _, after in left.values() for each in after} - set(left)
+    if circle or missing:
+        told = ", ".join(sorted(circle) or sorted(missing))
+        raise Malformed(place, f"These containers wait for one another, or are not there: {told}.")
+    return {name: left[name] for name in order}
 
 
 def _initial(

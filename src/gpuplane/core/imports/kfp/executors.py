@@ -99,8 +99,8 @@ class Executors:
         container = mapping(found.get("container"), label)
         if _has_accelerator(container):
             return "it asks for GPUs"
-        if container.get("env"):
-            return "it has environment variables"
+        if _plain_environment(container) is None:
+            return "its environment is computed"
         if any(name in self._spec.platform.get(label, {})
                for name in ("secretAsEnv", "secretAsVolume", "pvcMount", "configMapAsEnv",
                             "configMapAsVolume", "emptyDirMount", "genericEphemeralVolume",
@@ -143,7 +143,10 @@ class Executors:
         self, light: Lightweight, component: Component, site: Site, place: str
     ) -> Made:  # fmt: skip
         kinds = {name: each.kind for name, each in component.inputs.items()}
-        code = function_code(light, kinds, component.parameters, component.artifacts)
+        env = _plain_environment(
+            mapping(self._spec.executors[component.executor]["container"], place)
+        )
+        code = function_code(light, kinds, component.parameters, component.artifacts, env or {})
         given = {**site.parameters, **site.artifacts}
         config: dict[str, Any] = {
             "code": code, "inputs": {name: written(each) for name, each in given.items()},
@@ -333,7 +336,7 @@ class Executors:
                                  "Artifacts are not registered, so each run imports.")  # fmt: skip
         self._table.mapped(site.place, "importer",
                            "A TRANSFORM that names the artifact; nothing is fetched.")  # fmt: skip
-        artifact = {"name": "artifact", "type": schema or "system.Artifact",
+        artifact = {"name": "artifact", "type": plain(schema or "system.Artifact"),
                     "uri": written(address), "metadata": written(about)}  # fmt: skip
         config = {"input": dict.fromkeys(component.artifacts, artifact), "expression": "input"}
         made = Made({"step_type": "transform", "config": config})
@@ -399,6 +402,22 @@ def _structured(each: Any, names: Names, place: str) -> list[Value]:
     if isinstance(each, int | float):
         return [Const(str(each))]
     raise Malformed(place, f"Text should stand here, not {shown(each)}.")
+
+
+def _plain_environment(container: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return a container's variables, or None if one of them is not plain text."""
+    found: dict[str, str] = {}
+    given = container.get("env") or []
+    if not isinstance(given, list):
+        return None
+    for each in given:
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            return None
+        value = each.get("value", "")
+        if not isinstance(value, str) or "{{$" in value:
+            return None
+        found[each["name"]] = value
+    return found
 
 
 def _has_accelerator(container: Mapping[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def find_lightweight(command: Sequence[str], arguments: Sequence[str]) -> Lightw
 def _packages(script: str) -> list[str]:
     """Return the requirements of each `pip install` in a script."""
     found = []
-    for line in re.split(r"&&|\n|;(?![^'\"]*['\"])", script):
+    for line in script.replace("&&", "\n").split("\n"):
         _, word, rest = line.partition("pip install")
         if word:
             for one, two in _SPECIFIER.findall(rest):
@@ -98,6 +98,7 @@ def function_code(
     inputs: Mapping[str, str],
     parameters: Mapping[str, str],
     artifacts: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> str:
     """Return the code of a FUNCTION step that does what the component does.
 
@@ -106,11 +107,13 @@ def function_code(
         inputs: Kind of each input: a parameter's type, `artifact` or `artifacts`.
         parameters: Type of each output parameter.
         artifacts: Schema of each output artifact.
+        env: Variables that its source finds in the environment.
     """
     spec = {"inputs": dict(inputs), "parameters": dict(parameters), "artifacts": dict(artifacts)}
     told = json.dumps(spec, sort_keys=True)
     middle = f"\n\n_function = {found.function}\n_SPEC = _json.loads({told!r})\n"
-    return FRONT + found.source + middle + BACK
+    before = f"_os.environ.update(_json.loads({json.dumps(dict(env))!r}))\n" if env else ""
+    return FRONT + before + found.source + middle + BACK
 
 
 RUNNER = """\

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuplane.core.imports.ordering import ordered
 from gpuplane.core.imports.reading import mapping, refuse_others, sequence, shown, text
 from gpuplane.core.imports.results import Malformed, Table
 
@@ -227,17 +228,10 @@ def read_tasks(component: Component, table: Table) -> list[Task]:
         for other in task.after:
             if other not in tasks:
                 raise Malformed(task.place, f"It comes after {other!r}, which is no task here.")
-    ordered: list[Task] = []
-    done: set[str] = set()
-    while len(ordered) < len(tasks):
-        ready = [each for each in tasks.values()
-                 if each.key not in done and done.issuperset(each.after)]  # fmt: skip
-        if not ready:
-            left = sorted(set(tasks) - done)
-            raise Malformed(place, f"These tasks wait for one another: {', '.join(left)}.")
-        ordered += ready
-        done.update(each.key for each in ready)
-    return ordered
+    order, left = ordered({key: task.after for key, task in tasks.items()})
+    if left:
+        raise Malformed(place, f"These tasks wait for one another: {', '.join(sorted(left))}.")
+    return [tasks[key] for key in order]
 
 
 def _task(key: str, value: Any, place: str, table: Table) -> Task:

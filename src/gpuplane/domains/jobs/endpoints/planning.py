@@ -98,7 +98,7 @@ async def get_schedule(call: CallDep, job_id: UUID) -> ScheduleOut:
             explanation += expected_sentences(outlook)
         elif job.spec.scheduled_start is not None:
             start = job.spec.scheduled_start
-    if job.actual_start is not None:
+    elif job.actual_start is not None:
         start, end = job.actual_start, job.actual_end or job.estimated_end
     deadline = job.spec.deadline
     return ScheduleOut(

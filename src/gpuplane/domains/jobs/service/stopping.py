@@ -151,6 +151,8 @@ def finish_attempt(
         changes["warned"] = mark_down(job.warned, after.due_at)
     if after.status is JobStatus.QUEUED:
         changes["queued_at"] = now
+    if not over:  # what was expected of the attempt that is over says nothing of the next
+        changes |= {"estimated_start": None, "estimated_end": None}
     if not (ended and repository.update_job(session, job, now, **changes)):
         raise JobChanged(f"{job.name} changed while the end of its attempt was being recorded.")
     moved = repository.find_job(session, job.id)

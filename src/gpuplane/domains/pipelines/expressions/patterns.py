@@ -49,7 +49,7 @@ def matches(text: str, pattern: str, meter: Meter, at: int) -> bool:
         ) from error
     states: set[int] = set()
     for place in range(len(text) + 1):
-        meter.spend(at, 1 + len(states) // 4)
+        meter.spend(at, 1 + len(states))
         states.add(start)
         if _follow(machine, states, text, place, flags):
             return True

@@ -1,7 +1,7 @@
 """Saving pipelines: each change of content is a new version, and no version ever changes."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -11,8 +11,14 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events.service import NewEvent, record
 from gpuplane.domains.identity.service import resolve_project
 from gpuplane.domains.pipelines import repository
-from gpuplane.domains.pipelines.documents.configs import ApiCallConfig, SecretHeader, config_of
-from gpuplane.domains.pipelines.documents.models import EventTrigger, Pipeline, StepType
+from gpuplane.domains.pipelines.documents.configs import (
+    ApiCallConfig,
+    JobConfig,
+    SecretHeader,
+    config_of,
+)
+from gpuplane.domains.pipelines.documents.fields import is_templated
+from gpuplane.domains.pipelines.documents.models import EventTrigger, Pipeline, Step, StepType
 from gpuplane.domains.pipelines.documents.reading import count_steps, refusal_of, walk
 from gpuplane.domains.pipelines.errors import (
     PipelineExists,
@@ -391,13 +397,8 @@ def _check_secrets(session: ReadSession, project_id: UUID, pipeline: Pipeline) -
     """Refuse names of secrets that the project does not have."""
     named: dict[str, str] = {}
     for path, step, _depth in walk(pipeline):
-        if step.step_type is not StepType.API_CALL:
-            continue
-        config = config_of(step.step_type, step.config)
-        headers = config.headers if isinstance(config, ApiCallConfig) else {}
-        for header, value in headers.items():
-            if isinstance(value, SecretHeader):
-                named.setdefault(value.secret, f"{path}.config.headers.{header}.secret")
+        for where, name in _secrets_of(step):
+            named.setdefault(name, f"{path}.config.{where}")
     for place, trigger in enumerate(pipeline.spec.triggers):
         if not isinstance(trigger, EventTrigger):
             continue
@@ -420,6 +421,23 @@ def _check_secrets(session: ReadSession, project_id: UUID, pipeline: Pipeline) -
                 for name in missing
             ]
         )
+
+
+def _secrets_of(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the names of secrets that a step's config writes plainly, with their places."""
+    if step.step_type not in (StepType.API_CALL, StepType.JOB):
+        return
+    config = config_of(step.step_type, step.config)
+    if isinstance(config, ApiCallConfig):
+        for header, value in config.headers.items():
+            if isinstance(value, SecretHeader):
+                yield f"headers.{header}.secret", value.secret
+    elif isinstance(config, JobConfig) and isinstance(config.spec, dict):
+        parts = config.spec.get("secrets")
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            name = part.get("name") if isinstance(part, dict) else None
+            if isinstance(name, str) and not is_templated(name):
+                yield f"spec.secrets[{number}].name", name
 
 
 def _announce(

@@ -14,6 +14,9 @@ from gpuplane.domains.runs import service as runs
 
 __all__ = ["JobAsk", "ReadJob", "StepTools", "register"]
 
+FUNCTIONS_AT_ONCE = 16
+"""Calls of FUNCTION under way in one process of the server: each is an interpreter of its own."""
+
 
 def register(handlers: runs.Handlers, tools: StepTools) -> None:
     """Add every handler of pipelines to those that runs know."""
@@ -35,5 +38,6 @@ def register(handlers: runs.Handlers, tools: StepTools) -> None:
             guarded(handler),
             on_cancel=jobs.stop if step_type is StepType.JOB else None,
             cache_input=cache_input,
+            at_once=FUNCTIONS_AT_ONCE if step_type is StepType.FUNCTION else None,
         )
     handlers.add(BRANCH, guarded(branch), reads_outputs=False)

@@ -18,7 +18,7 @@ from gpuplane.core.lifecycle.runs import (
     StepCondition,
     StepStatus,
 )
-from gpuplane.core.runs.boards import MAX_SEQ, Board, Run, Step, step_id
+from gpuplane.core.runs.boards import MAX_SEQ, UNREADABLE, Board, Run, Step, step_id
 from gpuplane.core.runs.plans import OnFailure, RunPlan, StepPlan
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.runs.tables import runs, steps
@@ -140,25 +140,41 @@ def run_of(row: Row[Any]) -> Run:
 def step_of(row: Row[Any]) -> Step:
     """Return a step from the columns of its fields, in their order."""
     step = Step(*tuple(row))
-    step.spec = _spec_decoder.decode(row[_SPEC_AT])
-    step.needs = _numbers.decode(row[_NEEDS_AT])
-    step.followers = _numbers.decode(row[_FOLLOWERS_AT])
+    step.spec = read_spec(row[_SPEC_AT], step.key)
+    step.needs = _read_numbers(row[_NEEDS_AT])
+    step.followers = _read_numbers(row[_FOLLOWERS_AT])
     step.status, step.condition = _STATUS[step.status], _CONDITION[step.condition]
     return step
+
+
+def read_spec(text: str, key: str) -> StepPlan:
+    """Return what was planned of a step; without a handler where nobody can read it any more.
+
+    A damaged row fails its own step when that is claimed, and keeps no other from being read.
+    """
+    try:
+        return _spec_decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return StepPlan(key=key, handler=UNREADABLE)
+
+
+def _read_numbers(text: str) -> tuple[int, ...]:
+    try:
+        return _numbers.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return ()
 
 
 STEP_COLUMNS = tuple(steps.c[name] for name in _STEP)
 
 
-def insert_run(
-    session: WriteSession, run: Run, plan: RunPlan, forked_from: UUID | None = None
+def insert_runs(
+    session: WriteSession, added: Sequence[tuple[Run, RunPlan]], forked_from: UUID | None = None
 ) -> None:
-    """Write a new run."""
-    values = {name: getattr(run, name) for name in _RUN}
-    session.sql.execute(
-        insert(runs),
-        {
-            **values,
+    """Write new runs."""
+    rows = [
+        {name: getattr(run, name) for name in _RUN}
+        | {
             "status": run.status.value,
             "condition": run.condition.value,
             "on_failure": run.on_failure.value,
@@ -170,8 +186,11 @@ def insert_run(
             "limits": encode(plan.limits),
             "traceparent": plan.traceparent,
             "forked_from": forked_from,
-        },
-    )
+        }
+        for run, plan in added
+    ]
+    if rows:
+        session.sql.execute(insert(runs), rows)
 
 
 def insert_steps(

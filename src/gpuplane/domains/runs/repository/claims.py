@@ -106,7 +106,10 @@ def load_heads(session: ReadSession, ids: Iterable[UUID]) -> dict[UUID, RunHead]
     found = {}
     for chunk in chunks(list(ids)):
         for row in session.sql.execute(_HEADS, {"ids": chunk}):
-            found[row[0]] = RunHead(decode(row[1]), decode(row[2]), row[3])
+            try:
+                found[row[0]] = RunHead(decode(row[1]), decode(row[2]), row[3])
+            except (msgspec.MsgspecError, UnicodeError):
+                found[row[0]] = RunHead({}, {}, None, is_readable=False)
     return found
 
 
@@ -235,6 +238,20 @@ def take_over(session: WriteSession, gone: Sequence[str], now: int) -> int:
         .where(steps.c.owner.in_(list(gone)))
         .values(status=StepStatus.PENDING.value, condition="", owner=None, due_at=now)
     )
+
+
+def give_back(
+    session: WriteSession, owner: str, claims: Sequence[tuple[UUID, int]], now: int
+) -> int:
+    """Let claimed steps of a worker that never came to run them be claimed again."""
+    count = 0
+    for step, epoch in claims:
+        count += session.execute(
+            update(steps)
+            .where(steps.c.id == step, steps.c.owner == owner, steps.c.epoch == epoch)
+            .values(status=StepStatus.PENDING.value, condition="", owner=None, due_at=now)
+        )
+    return count
 
 
 def list_owners(session: ReadSession) -> list[str]:

@@ -9,10 +9,10 @@ from sqlalchemy import Select, delete, func, select
 
 from gpuplane.core.lifecycle.runs import RunCondition, RunStatus, StepCondition, StepStatus
 from gpuplane.core.runs.boards import MAX_SEQ, step_id
-from gpuplane.core.runs.plans import Limit, StepPlan
+from gpuplane.core.runs.plans import Limit
 from gpuplane.db.pages import load_page
 from gpuplane.db.sessions import ReadSession, WriteSession
-from gpuplane.domains.runs.repository.boards import chunks, decode
+from gpuplane.domains.runs.repository.boards import chunks, decode, read_spec
 from gpuplane.domains.runs.rules import RunFilter, RunView, StepFilter, StepView
 from gpuplane.domains.runs.tables import events, places, runs, steps
 from gpuplane.kit.access import RowScope
@@ -22,7 +22,6 @@ SORT_RUNS = "-created_at"
 SORT_STEPS = "seq"
 _VIEW = tuple(RunView.__slots__)
 _OPEN = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
-_spec_decoder = msgspec.json.Decoder(StepPlan)
 _limits = msgspec.json.Decoder(tuple[Limit, ...])
 _numbers = msgspec.json.Decoder(tuple[int, ...])
 
@@ -153,7 +152,7 @@ def _run_view(row: Any) -> RunView:
 
 
 def _step_view(row: Any) -> StepView:
-    spec = _spec_decoder.decode(row["spec"])
+    spec = read_spec(row["spec"], row["key"])
     return StepView(
         id=row["id"],
         run_id=row["run_id"],

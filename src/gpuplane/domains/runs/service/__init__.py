@@ -46,10 +46,11 @@ from gpuplane.domains.runs.service.reading import (
     load_outputs,
 )
 from gpuplane.domains.runs.service.retaining import list_to_prune, prune_leftovers, prune_runs
-from gpuplane.domains.runs.service.starting import start_run
+from gpuplane.domains.runs.service.starting import start_run, start_runs
 from gpuplane.domains.runs.service.working import (
     Beat,
     beat,
+    give_back,
     has_unknown,
     list_owned,
     park_unknown,
@@ -100,6 +101,7 @@ __all__ = [
     "fork_run",
     "get_run",
     "get_step",
+    "give_back",
     "has_unknown",
     "list_owned",
     "list_runs",
@@ -122,4 +124,5 @@ __all__ = [
     "retry_step",
     "run_key",
     "start_run",
+    "start_runs",
 ]

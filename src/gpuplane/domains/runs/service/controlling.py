@@ -29,10 +29,10 @@ from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPoli
 from gpuplane.domains.runs.service.settling import settle
 from gpuplane.domains.runs.service.starting import (
     LIMITED_MESSAGE,
+    hold_if_limited,
     new_run,
     refuse_faults,
     refuse_too_many,
-    store_new,
     take_places,
     view_of,
 )
@@ -250,7 +250,10 @@ def fork_run(
     run.left -= len(kept)
     run.completed = max((each.done_no for each in kept.values()), default=0)
     run.output_bytes = sum(len(each) for each in outputs.values())
-    store_new(session, plan, run, steps, now, outputs=outputs, forked_from=run_id)
+    hold_if_limited(session, plan, run, steps)
+    repository.insert_runs(session, [(run, plan)], run_id)
+    repository.insert_steps(session, steps, outputs)
+    session.wake(RUNS)
     return view_of(run, plan, run_id)
 
 

@@ -32,6 +32,7 @@ class Registered:
             one there is nothing to end.
         cache_input: For steps with a cache; the input as it was written where absent.
         reads_outputs: Whether calls are given outputs of other steps; without, they are not loaded.
+        at_once: Calls that one process makes at the same time; None for as many as there are.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Registered:
     on_cancel: Stop | None = None
     cache_input: CacheInput | None = None
     reads_outputs: bool = True
+    at_once: int | None = None
 
 
 class Handlers:
@@ -62,6 +64,7 @@ class Handlers:
         on_cancel: Stop | None = None,
         cache_input: CacheInput | None = None,
         reads_outputs: bool = True,
+        at_once: int | None = None,
     ) -> None:
         """Register a handler; see `Registered`.
 
@@ -71,7 +74,7 @@ class Handlers:
         if name in self._known:
             raise ValueError(f"two handlers are named {name!r}")
         self._known[name] = Registered(
-            name, handler, input_type, output_type, on_cancel, cache_input, reads_outputs
+            name, handler, input_type, output_type, on_cancel, cache_input, reads_outputs, at_once
         )
 
     def find(self, name: str) -> Registered | None:

@@ -14,7 +14,7 @@ from gpuplane.domains.runs.repository import boards as repository
 from gpuplane.domains.runs.repository import listing, places
 from gpuplane.domains.runs.rules import RunView
 from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPolicy
-from gpuplane.kit.errors import FieldError
+from gpuplane.kit.errors import FieldError, ProductError
 from gpuplane.kit.ids import new_id
 
 COUNTED_ALWAYS = 2_000
@@ -33,10 +33,51 @@ def start_run(
         PlanRefused: If the plan cannot be run; tells each place.
         TooManyRuns: If the project has as many open runs as it may.
     """
-    if plan.dedup_id is not None:
-        known = listing.find_by_dedup(session, plan.project_id, plan.dedup_id)
-        if known is not None:
-            return known
+    (outcome,) = start_runs(session, (plan,), now, policy)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def start_runs(
+    session: WriteSession,
+    plans: Sequence[RunPlan],
+    now: int,
+    policy: RunPolicy = DEFAULT_POLICY,
+) -> list[RunView | Exception]:
+    """Store many runs at once; each has an outcome: itself, or why it is refused (see above)."""
+    outcomes: list[RunView | Exception] = []
+    known: dict[tuple[UUID, str], RunView] = {}
+    added: list[tuple[Run, RunPlan]] = []
+    steps: list[Step] = []
+    for plan in plans:
+        key = None if plan.dedup_id is None else (plan.project_id, plan.dedup_id)
+        same = None if key is None else known.get(key) or listing.find_by_dedup(session, *key)
+        if same is not None:
+            outcomes.append(same)
+            continue
+        try:
+            run, own = _prepare(session, plan, now, policy)
+        except ProductError as error:
+            outcomes.append(error)
+            continue
+        added.append((run, plan))
+        steps += own
+        view = view_of(run, plan)
+        outcomes.append(view)
+        if key is not None:
+            known[key] = view
+    repository.insert_runs(session, added)
+    repository.insert_steps(session, steps)
+    if added:
+        session.wake(RUNS)
+    return outcomes
+
+
+def _prepare(
+    session: WriteSession, plan: RunPlan, now: int, policy: RunPolicy
+) -> tuple[Run, list[Step]]:
+    """Return the rows of a run that may be started."""
     refuse_faults(find_plan_faults(plan, policy.rules))
     if plan.deadline_at is not None and plan.deadline_at <= now:
         refuse_faults([PlanFault("deadline_at", "The deadline has passed.")])
@@ -44,8 +85,16 @@ def start_run(
     refuse_too_many(session, plan.project_id, run.id, policy)
     steps = [new_step(run.id, place, spec) for place, spec in enumerate(plan.steps, 1)]
     link_steps(steps, now)
-    store_new(session, plan, run, steps, now)
-    return view_of(run, plan)
+    hold_if_limited(session, plan, run, steps)
+    return run, steps
+
+
+def hold_if_limited(session: WriteSession, plan: RunPlan, run: Run, steps: Sequence[Step]) -> None:
+    """Let a new run wait for its places if it may not have all of them now."""
+    if plan.limits and not take_places(session, run, plan.limits):
+        run.condition, run.message = RunCondition.LIMITED, LIMITED_MESSAGE
+        for step in steps:
+            step.held_at, step.due_at = step.due_at, None
 
 
 def refuse_faults(faults: Sequence[PlanFault]) -> None:
@@ -109,27 +158,6 @@ def new_run(plan: RunPlan, now: int) -> Run:
         message="",
         told_at=0,
     )
-
-
-def store_new(
-    session: WriteSession,
-    plan: RunPlan,
-    run: Run,
-    steps: Sequence[Step],
-    now: int,
-    *,
-    outputs: dict[int, str] | None = None,
-    forked_from: UUID | None = None,
-) -> None:
-    """Write a new run with its steps, waiting for a place if its limits say so."""
-    if plan.limits and not take_places(session, run, plan.limits):
-        run.condition = RunCondition.LIMITED
-        run.message = LIMITED_MESSAGE
-        for step in steps:
-            step.held_at, step.due_at = step.due_at, None
-    repository.insert_run(session, run, plan, forked_from)
-    repository.insert_steps(session, steps, outputs)
-    session.wake(RUNS)
 
 
 def take_places(session: WriteSession, run: Run, limits: Sequence[Limit]) -> bool:

@@ -1,6 +1,6 @@
 """Leases of workers: one row each, whose end gives every step it runs to others."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from gpuplane.core.runs.claiming import park_step
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.runs.repository import boards as repository
 from gpuplane.domains.runs.repository import claims, places
-from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RunPolicy
+from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPolicy
 from gpuplane.domains.runs.service.settling import wake_waiting
 from gpuplane.domains.runs.service.telling import announce
 
@@ -99,6 +99,12 @@ def has_unknown(session: ReadSession, now: int) -> bool:
 def list_owned(session: ReadSession, owner: str) -> dict[UUID, int]:
     """Return the epoch of every step that a worker runs, to find what was taken from it."""
     return claims.list_owned(session, owner)
+
+
+def give_back(session: WriteSession, owner: str, lost: Sequence[tuple[UUID, int]], now: int) -> int:
+    """Let steps be claimed again that a worker claimed and does not run; return how many."""
+    session.wake(RUNS)
+    return claims.give_back(session, owner, lost, now)
 
 
 def retire_worker(session: WriteSession, owner: str, now: int) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass
 
-import httpx2
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +24,7 @@ from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kit.feeds import Feed
 from gpuplane.kit.loops import LoopBody, LoopRunner
+from gpuplane.kit.outbound import make_client
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
@@ -129,7 +129,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         runner=LoopRunner(clock),
         registry=CollectorRegistry(),
         feed=Feed(settings.http.streams),
-        client=httpx2.AsyncClient(follow_redirects=False, trust_env=False),
+        client=make_client(),
         leases=LeaseKeeper(database, clock, owner_name()),
         tracing=open_tracing(settings.telemetry.otlp_endpoint, __version__),
         turns=DecisionProcess(bounds),

@@ -67,8 +67,9 @@ class TriggersLoop:
     async def run_once(self) -> bool:
         """Follow a batch of events and fire a batch of triggers; True when more are known."""
         now = self._clock.now_ms()
-        news = await self._database.read(service.has_news)
-        due = await self._database.read(lambda s: service.list_due(s, now, BATCH))
+        news, due = await self._database.read(
+            lambda s: (service.has_news(s), service.list_due(s, now, BATCH))
+        )
         if not news and not due and now < self._prune_at:
             return False
         if await self._leases.hold(self.name) is None:

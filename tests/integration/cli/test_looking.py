@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from datetime import datetime, timedelta
 
 import pytest
 import yaml
@@ -112,6 +113,33 @@ def test_why_names_the_reason_the_filters_and_the_smallest_change(cli: CommandLi
     rows = cli.ok("queue", "--no-forecast", "-o", "json").data["items"]
     assert next(row for row in rows if row["name"] == "too-wide")["position"] >= 1
     cli.ok("cancel", "too-wide")
+
+
+def test_the_queue_tells_the_start_of_every_job_beside_one_that_runs_again(
+    cli: CommandLine,
+) -> None:
+    node = ["--gpus", "8", "--gpu-model", "A100", "--priority", "high", "--duration", "1h"]
+    again = cli.ok(*simulated(*node, name="again"), "--", "x").out.strip()
+    cli.wait_for(again, "running")
+    cli.ok("cancel", "--wait", again)
+    holding = [
+        cli.ok(*simulated(*node, name=f"holding-{n}"), "--", "x").out.strip() for n in range(2)
+    ]
+    for each in holding:
+        cli.wait_for(each, "running")
+    cli.ok("retry", again)
+    waiting = cli.ok(*simulated(*node, name="waiting"), "--", "x").out.strip()
+    rows = {each["id"]: each for each in cli.ok("queue", "-o", "json").data["items"]}
+    for each in (again, waiting):
+        assert cli.job(each)["estimated_start"] is None, "nothing old is told"
+        told = cli.ok("jobs", "schedule", each, "-o", "json").data["estimated_start"]
+        apart = instant_of(rows[each]["estimated_start"]) - instant_of(told)
+        assert abs(apart) < timedelta(minutes=2)
+    cli.ok("cancel", again, waiting, *holding)
+
+
+def instant_of(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def test_the_timeline_draws_what_runs_solid_and_what_is_expected_light(cli: CommandLine) -> None:

@@ -1,5 +1,6 @@
 """`gpuplane queue`: who waits, in which place, for what, and until when by estimate."""
 
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -9,6 +10,8 @@ from gpuplane.cli.output import Column, Output, output_option, show_rows
 from gpuplane.cli.words import age, gpus_text, instant_of, now, short_id, when
 
 WAITING = ("queued", "pending", "preempted")
+AHEAD = timedelta(days=30)
+"""How far a forecast looks: what starts later is as good as unknown."""
 ORDER = ("critical", "high", "normal", "low", "spot")
 
 
@@ -41,14 +44,15 @@ COLUMNS = (
 @click.option("--queue", "name", help="Only of CLUSTER/QUEUE.")
 @click.option(
     "--forecast/--no-forecast",
-    default=None,
-    help="Forecast the starts anew; done when none is known, and takes some seconds.",
+    default=True,
+    show_default=True,
+    help="Forecast the starts, which takes some seconds.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1), default=200, show_default=True,
               help="Rows at most.")  # fmt: skip
 @output_option
 def queue(
-    cluster: str | None, name: str | None, limit: int, output: Output, *, forecast: bool | None
+    cluster: str | None, name: str | None, limit: int, output: Output, *, forecast: bool
 ) -> None:
     """Show who waits, in which place, for what, and until when by estimate.
 
@@ -60,8 +64,6 @@ def queue(
         "/jobs", limit=limit, status=WAITING, cluster=cluster, queue=name, sort="created_at"
     )
     rows = in_order([dict(job) for job in jobs])
-    if forecast is None:
-        forecast = bool(rows) and not any(row["estimated_start"] for row in rows)
     if forecast:
         _forecast(client, rows)
     show_rows(rows, COLUMNS, output, empty="Nobody waits.")
@@ -89,9 +91,13 @@ def in_order(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _forecast(client: Client, jobs: list[dict[str, Any]]) -> None:
-    for cluster in sorted({job["cluster"] for job in jobs if job["cluster"]}):
-        rows = client.get(f"/clusters/{segment(cluster)}/schedule")["rows"]
+    """Fill in the expected starts; a job that named no cluster may be told of by any of them."""
+    names = {job["cluster"] for job in jobs if job["cluster"]}
+    if any(not job["cluster"] for job in jobs):
+        names |= {each["name"] for each in client.items("/clusters")}
+    window = {"since": now().isoformat(), "until": (now() + AHEAD).isoformat()}
+    for cluster in sorted(names):
+        rows = client.get(f"/clusters/{segment(cluster)}/schedule", **window)["rows"]
         starts = {row["job_id"]: row["start"] for row in rows if row["is_estimate"]}
         for job in jobs:
-            if job["cluster"] == cluster:
-                job["estimated_start"] = starts.get(job["id"])
+            job["estimated_start"] = starts.get(job["id"], job["estimated_start"])

@@ -148,6 +148,8 @@ def retry(session: WriteSession, principal: Principal, job_id: UUID, now: int) -
         "breaker_until": None,
         "warned": warned,
         "actual_start": None,
+        "estimated_start": None,
+        "estimated_end": None,
         "actual_end": None,
         "progress_ratio": None,
         "due_at": now,

@@ -21,7 +21,7 @@ def checks_at(now: int) -> Checks:
     return {
         "every job that holds devices has one attempt, and nothing else holds any": jobs.check,
         "no device and no node is sold twice": placements.check,
-        "every run that is not over has a way on, and its counts are its steps'": runs.check,
+        "every run that is not over has a way on and counts its own steps": runs.check,
         "the intervals of every device tile": partial(usage.check, now=now),
     }
 

@@ -343,7 +343,7 @@ class PipelineSettings:
         1 << 20, "bytes", "a longer answer of an API_CALL is refused", within=(1024, 1 << 30)
     )
     network: bool = setting(False, "true or false", "whether a FUNCTION may ask for the network")
-    triggers_s: float = setting(1.0, "seconds", "how late a trigger may fire", within=INTERVAL_S)
+    triggers_s: float = setting(2.0, "seconds", "how late a trigger may fire", within=INTERVAL_S)
 
 
 @dataclass(frozen=True, slots=True)

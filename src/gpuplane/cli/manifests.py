@@ -113,7 +113,9 @@ def _document(value: Any, place: str, folder: Path, kinds: Sequence[str]) -> Doc
             raise CliError(f"There is no field {str(name)!r} here.", field=place,
                            fix=nearest(str(name), FIELDS), code=Exit.USAGE)  # fmt: skip
     if value.get("apiVersion") != API_VERSION:
-        raise CliError(f"apiVersion is {value.get('apiVersion')!r}.", field=place,
+        found = value.get("apiVersion")
+        said = "apiVersion is missing." if found is None else f"apiVersion is {found!r}."
+        raise CliError(said, field=place,
                        fix=f"Write apiVersion: {API_VERSION}.", code=Exit.USAGE)  # fmt: skip
     kind = str(value.get("kind"))
     if kind not in kinds:

@@ -240,7 +240,8 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):
-        return ",".join(f"{name}={each}" for name, each in value.items())
+        told = {name: each for name, each in value.items() if each is not None and each != []}
+        return ",".join(f"{name}={_cell(each)}" for name, each in told.items())
     if isinstance(value, list | tuple):
         return ",".join(_cell(each) for each in value)
     return str(value)

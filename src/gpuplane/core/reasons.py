@@ -57,6 +57,7 @@ class Word(StrEnum):
     # Why a running workload was stopped or failed.
     CANCELLED = "Cancelled"
     PREEMPTED = "Preempted"
+    PREEMPTED_BY_HAND = "PreemptedByHand"
     DRAINED = "NodeDrained"
     SUSPENDED = "Suspended"
     TIMED_OUT = "MaxDurationExceeded"

@@ -174,6 +174,36 @@ def test_a_reservation_is_made_once_and_made_anew_when_it_changes(
     assert "it.yaml, line 1, Reservation course, spec.start" in refused.err
 
 
+@pytest.mark.parametrize("after", ["nowhere", "lonely", "later"])
+def test_a_plan_refuses_a_job_after_one_that_is_not_made_before_it(
+    cli: CommandLine, tmp_path: Path, after: str
+) -> None:
+    lonely = JOB.format(name="lonely", gpus=1, priority="normal") + f"  after: [{{job: {after}}}]\n"
+    later = JOB.format(name="later", gpus=1, priority="normal")
+    file = manifest(tmp_path, f"{lonely}---\n{later}")
+    for more in ("--dry-run", "--yes"):
+        done = cli("apply", "-f", file, more)
+        assert done.code != 0
+        assert "it.yaml, line 1, Job lonely, spec.after[0]: " in done.err
+        assert "Traceback" not in done.err
+    assert jobs_named(cli, "lonely") == jobs_named(cli, "later") == []
+
+
+def test_what_is_refused_half_way_tells_what_was_made_before_it(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    first = JOB.format(name="first-of-two", gpus=1, priority="normal")
+    second = JOB.format(name="second-of-two", gpus=1, priority="normal")
+    over = "  after: [{job: first-of-two, condition: never}]\n"
+    file = manifest(tmp_path, f"{first}---\n{second}{over}")
+    done = cli("apply", "-f", file, "--yes")
+    assert done.code != 0
+    assert "1 of 2 changes were made before this one was refused" in done.err
+    manifest(tmp_path, f"{second.replace('second-of', 'third-of')}{over}")
+    assert "none of 1 changes was made" in cli("apply", "-f", file, "--yes").err
+    cli.ok("cancel", "--wait", "first-of-two")
+
+
 def test_jobs_of_one_file_may_come_after_each_other(cli: CommandLine) -> None:
     cli.ok("apply", "-f", str(EXAMPLES / "chain.yaml"), "--yes")
     chain = {name: cli.job(name) for name in ("chain-prepare", "chain-train", "chain-report")}

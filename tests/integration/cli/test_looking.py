@@ -54,6 +54,20 @@ def test_a_job_is_found_by_name_id_and_a_unique_part_of_either(cli: CommandLine)
     cli.ok("cancel", "to-be-found")
 
 
+def test_who_one_is_is_told_without_what_there_is_not(cli: CommandLine) -> None:
+    told = cli.ok("users", "whoami").out
+    assert re.search(r"role=admin", told)
+    assert "None" not in told
+    assert "[]" not in told
+
+
+def test_what_is_preempted_by_hand_is_told_to_be_stopping(cli: CommandLine) -> None:
+    identity = cli.ok(*simulated("--gpus", "1", name="by-hand"), "--", "x").out.strip()
+    cli.wait_for(identity, "running")
+    assert cli.ok("jobs", "preempt", identity).out == "by-hand running (Stopping)\n"
+    cli.ok("cancel", identity)
+
+
 def test_what_ends_or_changes_a_job_takes_no_part_of_its_name(cli: CommandLine) -> None:
     identity = cli.ok(*simulated(name="build-2"), "--", "x").out.strip()
     for words in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from gpuplane.domains.jobs.service.verbs import ARRAY_BATCH
 from tests.integration.jobs.worlds import World, runs_for
@@ -145,6 +146,29 @@ async def test_a_job_preempted_by_hand_stands_in_line_again(world: World) -> Non
     kinds = await world.kinds(job["id"])
     assert "job.preempted" in kinds
     assert kinds.count("job.queued") == 2
+
+
+async def test_who_waits_for_the_limit_of_the_hour_is_told_when_the_next_is_possible(
+    world: World,
+) -> None:
+    limit = {"max_preemptions_per_hour": 1}
+    await world.ask("PATCH", "/clusters/sim/preemption-policy", json=limit)
+    whole: dict[str, Any] = {"gpu_type": "H100", "gpu_count": 8, "spec": runs_for(36_000)}
+    low = [await world.submit(name=f"low-{n}", priority="low", **whole) for n in range(3)]
+    await world.turn(2)
+    await world.after(400)
+    await world.ask("POST", f"/jobs/{low[0]['id']}/preempt", json={"reason": "by hand"})
+    await world.after(400)
+    high = [await world.submit(name=f"high-{n}", priority="high", **whole) for n in range(2)]
+    await world.turn(2)
+    await world.after(60)
+    assert (await world.job(high[0]["id"]))["status"] == "running", "by hand does not count"
+    await world.after(400)
+    told = await world.ask("GET", f"/jobs/{high[1]['id']}/why?change=true")
+    assert told["status"] == "queued"
+    assert told["reason"] == "InsufficientGpu"
+    assert "limit of preemptions in an hour is reached (1 of 1)" in told["sentence"]
+    assert re.match(r"Wait until \d{4}-\d\d-\d\dT\d\d:\d\dZ: the limit", told["fix"])
 
 
 async def test_a_job_that_stands_in_line_again_tells_no_start_that_is_past(world: World) -> None:

@@ -39,7 +39,8 @@ def test_an_instant_stays_the_text_it_is() -> None:
     [
         ("a: [1\n", "line 2", "no valid YAML"),
         ("- 1\n", "line 1", "mapping"),
-        ("apiVersion: v1\nkind: Job\n", "line 1", "apiVersion"),
+        ("apiVersion: v1\nkind: Job\n", "line 1", "apiVersion is 'v1'."),
+        ("kind: Job\n", "line 1", "apiVersion is missing."),
         (f"{HEAD}kind: Jbo\n", "line 1", "no kind 'Jbo'"),
         (f"{HEAD}kind: Job\nmetadata: {{}}\n", "Job", "metadata.name"),
         (f"{HEAD}kind: Job\nmetadata: {{name: a}}\nsepc: {{}}\n", "line 1", "'sepc'"),

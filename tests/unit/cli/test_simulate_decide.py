@@ -59,7 +59,7 @@ def test_an_input_without_a_decision_is_decided_on_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [(None, Exit.NOT_FOUND, "no file"), (b"{}", Exit.USAGE, "no recording"),
-     (b"\x1f\x8bxx", Exit.FAILED, "decisions")],
+     (b"\x1f\x8bxx", Exit.USAGE, "decisions")],
 )  # fmt: skip
 def test_a_file_that_is_no_record_is_refused(
     file: Path, content: bytes | None, code: Exit, said: str
@@ -117,5 +117,5 @@ def test_a_packed_file_that_is_cut_off_or_damaged_is_said_to_be(
     }
     words = ["simulate", command, *map(str, options[command])]
     shown = CliRunner().invoke(build(), words)
-    assert shown.exit_code != 0
+    assert shown.exit_code == Exit.USAGE
     assert "cut off or damaged; expected a whole file." in " ".join(shown.output.split())

@@ -132,7 +132,9 @@ def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gz"
     broken.write_bytes(gzip.compress(JOBS.encode())[:-12])
     cut = call("--jobs", broken, "--nodes", 1)
-    assert (cut.exit_code, str(broken) in cut.stderr) == (1, True)
+    assert (cut.exit_code, str(broken) in cut.stderr) == (2, True)
+    folder = call("--jobs", tmp_path, "--nodes", 1)
+    assert (folder.exit_code, "Is a directory" in folder.stderr) == (2, True)
 
 
 def test_a_bound_that_is_no_instant_of_the_file_is_refused(file: Path) -> None:

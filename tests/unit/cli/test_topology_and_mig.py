@@ -108,6 +108,7 @@ def test_bytes_that_are_no_text_are_told_by_their_place(tmp_path: Path) -> None:
     ("arguments", "code", "text"),
     [
         (["--count", "9"], Exit.REFUSED, "9 GPUs are asked for, 8 are free."),
+        (["--count", "2", "--free", "3"], Exit.REFUSED, "2 GPUs are asked for, 1 is free."),
         (["--count", "2", "--free", "0,9"], Exit.USAGE, "9 is not on this node."),
         (["--count", "2", "--free", "a-b"], Exit.USAGE, "is no GPU and no range"),
         (["--count", "0"], Exit.USAGE, "0 is not in the range"),

@@ -10,7 +10,7 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.kinds.changes import Action, Change
-from gpuplane.cli.kinds.jobs import plan_job
+from gpuplane.cli.kinds.jobs import check_after, plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
 from gpuplane.cli.kinds.pipelines import plan_pipeline
 from gpuplane.cli.kinds.places import plan_project, plan_tenant
@@ -96,6 +96,9 @@ def _plan(client: Client, document: Document, documents: Sequence[Document]) -> 
     if missing is not None:
         # It can be planned only once that is there, and then it is surely new.
         planner = KINDS[document.kind]
+        if document.kind == "Job":
+            is_new = missing.kind != "LocalQueue"
+            check_after(client, document, documents, is_project_new=is_new)
         return Change(document, Action.CREATE, (),
                       lambda: planner(client, document, documents).carry_out(),
                       [f"in {missing.kind} {missing.name}, which is made first"])  # fmt: skip
@@ -222,8 +225,9 @@ def _confirm(count: int) -> bool:
 
 
 def _carry_out(changes: Sequence[Change], *, speaks: bool) -> list[str]:
-    told = []
-    for done, change in enumerate(changes):
+    told: list[str] = []
+    total = sum(change.action is not Action.UNCHANGED for change in changes)
+    for change in changes:
         if change.action is Action.UNCHANGED:
             told.append("")
             continue
@@ -231,7 +235,10 @@ def _carry_out(changes: Sequence[Change], *, speaks: bool) -> list[str]:
             result = change.carry_out()
         except CliError as error:
             _place(change.document, error)
-            note(f"gpuplane: stopped after {done} of {len(changes)}; applying again goes on")
+            done = sum(map(bool, told))
+            note(f"gpuplane: {done} of {total} changes were made before this one was refused; "
+                 "once it is mended, applying again goes on from there"
+                 if done else f"gpuplane: none of {total} changes was made")  # fmt: skip
             raise
         told.append(result)
         if speaks:

@@ -377,4 +377,5 @@ def preempt(job: str, reason: str, grace: int | None) -> None:
     client = Client()
     body = {"reason": reason} | ({} if grace is None else {"grace_s": grace})
     found = client.post(f"/jobs/{find_job_exactly(client, job)['id']}/preempt", body)
-    click.echo(f"{found['name']} {found['status']}")
+    condition = f" ({found['condition']})" if found["condition"] else ""
+    click.echo(f"{found['name']} {found['status']}{condition}")

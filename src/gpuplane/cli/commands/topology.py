@@ -88,7 +88,9 @@ def best(
     matrix = read_matrix(file)
     mask = _read_free(free, matrix.gpu_count)
     if count > mask.bit_count():
-        raise _refuse(f"{count} GPUs are asked for, {mask.bit_count()} are free.", "Ask for fewer.")
+        left = mask.bit_count()
+        said = f"{count} GPUs are asked for, {left} {'is' if left == 1 else 'are'} free."
+        raise _refuse(said, "Ask for fewer.")
     wanted = LinkPreference(preference)
     found = compare_choice(matrix, count, wanted, free_mask=mask, required=required)
     if found is None:

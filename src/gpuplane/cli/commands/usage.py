@@ -1,5 +1,6 @@
 """`gpuplane usage`: what was used and what it costs, and where the devices' time went."""
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -22,6 +23,9 @@ HOUR_S = 3_600
 NAMED_JOBS = 200
 """Jobs whose names are asked for, one by one; the others are shown by their ids."""
 STATES = ("busy", "allocated_idle", "reserved", "free", "down")
+HELD = ("busy", "allocated_idle", "reserved")
+LEAST_REST_S = 36
+"""A hundredth of an hour: less is not seen in hours of two digits."""
 GROUPS = (
     "job", "project", "tenant", "cluster", "node", "device", "model", "cost_centre", "queue",
     "priority", "job_type", "source", "day",
@@ -74,6 +78,49 @@ def usage(
     if lines:
         _show_lines(used)
     _show_devices(devices)
+    if job is None and label is None and simulated is None:
+        for sentence in rest_sentences(used["rows"], devices["clusters"]):
+            click.echo(sentence)
+
+
+def project_names(projects: list[dict[str, Any]], tenants: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the names of projects by id, with the tenant where several have one of the name."""
+    owners = {each["id"]: each["name"] for each in tenants}
+    count = Counter(each["name"] for each in projects)
+    return {
+        each["id"]: each["name"]
+        if count[each["name"]] == 1
+        else f"{owners.get(each['tenant_id'], each['tenant_id'])}/{each['name']}"
+        for each in projects
+    }
+
+
+def rest_sentences(rows: list[dict[str, Any]], clusters: list[dict[str, Any]]) -> list[str]:
+    """Return how the GPU-hours used and the device-hours held come together, where they differ.
+
+    A device of which a part is held counts whole where its time is told, and as that part in use.
+    """
+    found = []
+    for simulated in (False, True):
+        used = sum(
+            row["gpu_busy_s"] + row["gpu_idle_s"] + row["gpu_reserved_s"]
+            for row in rows
+            if row["simulated"] is simulated
+        )
+        held = sum(
+            _state_s(row, state)
+            for row in clusters
+            if row["simulated"] is simulated
+            for state in HELD
+        )
+        if held - used >= LEAST_REST_S:
+            kind = "simulated devices" if simulated else "devices"
+            found.append(
+                f"{_hours(held)} device-hours of {kind} were held: {_hours(used)} GPU-hours as "
+                f"above, and {_hours(held - used)} are the rest of GPUs of which MIG instances or "
+                "shares were held, or what others held."
+            )
+    return found
 
 
 def _name_keys(client: Client, rows: list[dict[str, Any]], groups: tuple[str, ...]) -> None:
@@ -82,7 +129,7 @@ def _name_keys(client: Client, rows: list[dict[str, Any]], groups: tuple[str, ..
     if "tenant" in groups:
         names |= {each["id"]: each["name"] for each in client.items("/tenants")}
     if "project" in groups:
-        names |= {each["id"]: each["name"] for each in client.items("/projects")}
+        names |= project_names(list(client.items("/projects")), list(client.items("/tenants")))
     if "cluster" in groups:
         names |= {each["id"]: each["name"] for each in client.rows("/clusters")}
     if "job" in groups:
@@ -166,8 +213,12 @@ def _show_devices(devices: dict[str, Any]) -> None:
 
 
 def _state(row: dict[str, Any], state: str) -> str:
+    return _hours(_state_s(row, state))
+
+
+def _state_s(row: dict[str, Any], state: str) -> float:
     states = row["states_ms"]
-    return _hours(states.get(state, states.get(state.replace("_", "-"), 0)) / 1000)
+    return float(states.get(state, states.get(state.replace("_", "-"), 0))) / 1000
 
 
 def _hours(seconds: float) -> str:

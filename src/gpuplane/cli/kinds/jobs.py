@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane.cli.client import Client
-from gpuplane.cli.errors import ApiError
+from gpuplane.cli.errors import ApiError, CliError
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of
-from gpuplane.cli.lookups import OVER, find_job_exactly
+from gpuplane.cli.lookups import OVER, find_job_exactly, is_uuid
 from gpuplane.cli.manifests import Document
 from gpuplane.cli.ownership import Owner, owner_of
 from gpuplane.cli.plans import plan_lines
@@ -31,15 +31,22 @@ def plan_job(client: Client, document: Document, others: Sequence[Document]) -> 
     body = _body(client, document)
     owner = _owner(client, document, body)
     body.update(owner.fields())
-    return replace(_change(client, document, owner, body), elsewhere=owner.elsewhere)
+    return replace(_change(client, document, others, owner, body), elsewhere=owner.elsewhere)
 
 
-def _change(client: Client, document: Document, owner: Owner, body: dict[str, Any]) -> Change:
+def _change(
+    client: Client,
+    document: Document,
+    others: Sequence[Document],
+    owner: Owner,
+    body: dict[str, Any],
+) -> Change:
     key = key_of(body)
     body["idempotency_key"] = key
     found = _find(client, document, owner, body)
     if found is not None and found["idempotency_key"] == key:
         return Change(document, Action.UNCHANGED, notes=[f"{found['status']}, {found['id']}"])
+    _check_after(client, document, others, owner)
     notes = _plan(client, document, body)
     if found is None or (found["status"] in OVER and not _was_applied(found)):
         return Change(document, Action.CREATE, (),
@@ -188,7 +195,7 @@ def _submit(client: Client, document: Document, owner: Owner, body: dict[str, An
         from gpuplane.cli.snapshots import upload
 
         upload(client, folder)
-    earlier = [_after(client, document, owner, each) for each in body.get("after") or []]
+    earlier = [_after(client, owner, each) for each in body.get("after") or []]
     body = {**body, "after": earlier}
     try:
         job = client.post("/jobs", body)
@@ -197,16 +204,59 @@ def _submit(client: Client, document: Document, owner: Owner, body: dict[str, An
     return f"{job['status']}, {job['id']}"
 
 
-def _after(client: Client, document: Document, owner: Owner, entry: Any) -> dict[str, Any]:
+def _after(client: Client, owner: Owner, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job that this one comes after; `job` may name one of its project, or hold an id."""
-    if not isinstance(entry, dict):
-        raise document.error("An entry of after is a mapping.", field="spec.after",
-                             fix="Write - job: NAME.")  # fmt: skip
     named = dict(entry)
     key = named.pop("job", None)
     if key is not None:
         named["job_id"] = find_job_exactly(client, str(key), **owner.query())["id"]
     return named
+
+
+def check_after(
+    client: Client, document: Document, others: Sequence[Document], *, is_project_new: bool
+) -> None:
+    """Refuse a job that is to come after one that is not there and is not made before it.
+
+    Args:
+        client: Whom to ask.
+        document: The job.
+        others: Everything that is applied, in its order.
+        is_project_new: Whether its project is only made with it, and so has no job yet.
+
+    Raises:
+        CliError: With the place of the entry.
+    """
+    owner = None if is_project_new else _owner(client, document, dict(document.spec))
+    _check_after(client, document, others, owner)
+
+
+def _check_after(
+    client: Client, document: Document, others: Sequence[Document], owner: Owner | None
+) -> None:
+    earlier = takewhile(lambda each: each is not document, others)
+    names = {each.name for each in earlier if each.kind == document.kind}
+    entries = document.spec.get("after") or []
+    for place, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        field = f"spec.after[{place}]"
+        if not isinstance(entry, dict):
+            raise document.error("An entry of after is a mapping.", field=field,
+                                 fix="Write - job: NAME.")  # fmt: skip
+        key = str(entry.get("job") or entry.get("job_id") or "")
+        if not key or key in names:
+            continue
+        if key == document.name:
+            raise document.error("A job cannot come after itself.", field=field)
+        if owner is None and not is_uuid(key):
+            raise document.error(f"No job {key!r} is made before it.", field=field,
+                                 fix="Write the manifest of that job before this one.")  # fmt: skip
+        try:
+            find_job_exactly(client, key, **({} if owner is None else owner.query()))
+        except CliError as error:
+            fix = error.fix or "Write the manifest of that job before this one."
+            refused = document.error(error.message, field=field, fix=fix)
+            refused.code = error.code
+            raise refused from error
 
 
 def _change_priority(client: Client, job: Mapping[str, Any], priority: str) -> str:

@@ -113,6 +113,16 @@ def describe_refusal(
     return Reason(word, f"Needs {asked}; {what}{tail}.", fix)
 
 
+def describe_cut(reason: Reason, nodes: int) -> Reason:
+    """Return a refusal of nodes as too small with what is true of those whose GPUs are cut."""
+    which = "1 node" if nodes == 1 else f"{nodes} nodes"
+    return Reason(
+        reason.word,
+        f"{reason.sentence} On {which} GPUs are cut by MIG and cannot be had whole.",
+        f"{reason.fix.removesuffix('.')}, or have the MIG mode of GPUs there switched off.",
+    )
+
+
 def describe_late_neighbour(workload: Workload) -> Reason:
     """Return why work waits that is to be near a job which got its place after its turn."""
     asked = describe_request(workload.resources)

@@ -147,6 +147,8 @@ class Snapshot:
         quotas: Usage of `running` is already counted.
         frozen: Nothing new starts; `frozen_note` says who froze it and why.
         preempted_last_hour: Victims of the last hour, by cluster.
+        preemptions_leave_at: When each of them counts no more, in ms, earliest first; it is told
+            to people, and decides nothing.
         reservations: Those that have not begun; GPUs of those that have are marked in `fleets`.
         recutting: GPUs that are being cut anew, by the job they are cut for; the facts of the
             fleet show them without what is being destroyed.
@@ -162,6 +164,7 @@ class Snapshot:
     frozen: bool = False
     frozen_note: str = ""
     preempted_last_hour: Mapping[ClusterId, int] = field(default_factory=dict)
+    preemptions_leave_at: Mapping[ClusterId, tuple[int, ...]] = field(default_factory=dict)
     recutting: Mapping[JobId, tuple[MigChange, ...]] = field(default_factory=dict)
     uncut: frozenset[GpuId] = frozenset()
     reservations: tuple[Reservation, ...] = ()

@@ -17,7 +17,12 @@ from gpuplane.core.scheduling import catalogue
 from gpuplane.core.scheduling.admission import QuotaRefusal
 from gpuplane.core.scheduling.bench import latest_end
 from gpuplane.core.scheduling.decisions import Waiting, WordCount
-from gpuplane.core.scheduling.explain import describe_late_neighbour, describe_refusal
+from gpuplane.core.scheduling.explain import (
+    describe_cut,
+    describe_late_neighbour,
+    describe_refusal,
+)
+from gpuplane.core.scheduling.filters import EVERYWHERE, has_model
 from gpuplane.core.scheduling.network import (
     asks_nvlink,
     is_required,
@@ -171,7 +176,24 @@ class Explainer:
             reason = describe_late_neighbour(workload)
         else:
             reason = describe_refusal(workload, word, counts, nodes, placeable)
+            cut = self._count_cut(workload) if word is Word.NODE_TOO_SMALL else 0
+            if cut:
+                reason = describe_cut(reason, cut)
         return reason, tuple(WordCount(each, count) for each, count in counts)
+
+    def _count_cut(self, workload: Workload) -> int:
+        """Return how many nodes would be large enough if their GPUs were not cut by MIG."""
+        found, wanted = 0, workload.resources.gpu_count
+        for bench in self._trial.benches:
+            need, fleet = bench.row(workload).need, bench.fleet
+            if not need.wants_gpus or not self._trial.may_use(workload, fleet):
+                continue
+            cut = np.bitwise_count(fleet.healthy_mask) >= wanted
+            cut &= np.bitwise_count(fleet.usable_mask) < wanted
+            if workload.resources.gpu_model is not None:
+                cut &= has_model(need, fleet, EVERYWHERE)
+            found += int(np.count_nonzero(cut))
+        return found
 
     def _is_free_now(self, workload: Workload) -> bool:
         """Tell whether there is a place after all: since its turn, or were no head's quota kept."""

@@ -17,7 +17,8 @@ from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.bench import expected_s
 from gpuplane.core.scheduling.changes import CHANGES, Amount, Choice, Variant
-from gpuplane.core.scheduling.decisions import Waiting
+from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import NeedsPreemption, Waiting
 from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.ordering import compute_entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
@@ -95,6 +96,49 @@ def explain_workload(
     if borrowed is not None:
         changes.append(borrowed)
     return Why(waiting, tuple(changes))
+
+
+def explain_limit(
+    snapshot: Snapshot, workload: Workload, policy: Policy, now: int, seed: int
+) -> Reason | None:
+    """Return what is told of a workload that only the limit of the hour keeps from stopping others.
+
+    Args:
+        snapshot: What is running and free; what else is pending is not considered.
+        workload: What waits.
+        policy: The scheduler's policy.
+        now: The instant of the question, in ms.
+        seed: As for `decide`.
+
+    Returns:
+        The reason with the dominant word, or None where no limit is in the way.
+    """
+    most = policy.preemption.per_cluster_hour
+    spent = {each: n for each, n in snapshot.preempted_last_hour.items() if n >= most}
+    if not spent:
+        return None
+    without = replace(policy, preemption=replace(policy.preemption, per_cluster_hour=1 << 30))
+    verdict = decide(replace(snapshot, pending=(workload,)), without, now, seed).verdicts[0]
+    if not isinstance(verdict, NeedsPreemption) or verdict.placement.cluster_id not in spent:
+        return None
+    cluster, count = verdict.placement.cluster_id, len(verdict.receipts)
+    them = "1 running job" if count == 1 else f"{count} running jobs"
+    said = (
+        f"{verdict.reason.sentence} It could start in place of {them} of lower priority, but the "
+        f"cluster's limit of preemptions in an hour is reached ({spent[cluster]} of {most})"
+    )
+    leave = snapshot.preemptions_leave_at.get(cluster, ())[spent[cluster] - most :]
+    if not leave:
+        return Reason(verdict.reason.word, f"{said}.", "Wait, or have the limit raised.")
+    minute_ms = 60 * MS_PER_S
+    at = datetime.fromtimestamp(-(-leave[0] // minute_ms) * 60, UTC)
+    return Reason(
+        verdict.reason.word,
+        f"{said}; the next is possible from {at:%Y-%m-%dT%H:%MZ} on.",
+        f"Wait until {at:%Y-%m-%dT%H:%MZ}: the limit of preemptions in an hour is reached "
+        f"({spent[cluster]} of {most}), and then {them} of lower priority may be stopped for it; "
+        "or have the limit raised.",
+    )
 
 
 class _Search:

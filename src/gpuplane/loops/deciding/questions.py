@@ -12,10 +12,10 @@ from gpuplane.core.forecast.forecasting import DEFAULT_LIMITS, earliest_start, f
 from gpuplane.core.ids import JobId
 from gpuplane.core.prediction.durations import Quantile
 from gpuplane.core.scheduling.cycle import decide
-from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict
+from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict, Waiting
 from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.policy import Policy, Snapshot
-from gpuplane.core.scheduling.why import Why, explain_workload
+from gpuplane.core.scheduling.why import Why, explain_limit, explain_workload
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -146,6 +146,10 @@ class WhatOfJob:
         if isinstance(verdict, Placed):
             return found
         asked = (self.snapshot, workload, self.policy, self.now, self.seed)
+        if isinstance(verdict, Waiting):
+            limit = explain_limit(*asked)
+            if limit is not None:
+                found = Prospect(verdict._replace(reason=limit))
         found = replace(found, estimate=earliest_start(*asked, limits=self.limits))
         return replace(found, why=explain_workload(*asked)) if self.wants_change else found
 

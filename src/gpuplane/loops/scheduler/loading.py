@@ -67,7 +67,8 @@ class World:
     projects: Mapping[ProjectId, str]
     choices: Mapping[ProjectId, identity.ClusterChoice]
     grants: frozenset[tuple[ClusterId, UUID]]
-    preempted: Mapping[object, int]
+    preempted: Mapping[object, tuple[int, ...]]
+    """When each preemption of the last hour counts no more, by cluster."""
     inherited: Mapping[JobId, Priority] = field(default_factory=dict)
     """The highest class that waits for a job, for jobs that something waits for."""
     predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
@@ -197,7 +198,8 @@ def prepare(
         quotas=quotas,
         frozen=view.cluster.frozen,
         frozen_note=view.cluster.frozen_reason,
-        preempted_last_hour={view.cluster.id: world.preempted.get(view.cluster.id, 0)},
+        preempted_last_hour={view.cluster.id: len(world.preempted.get(view.cluster.id, ()))},
+        preemptions_leave_at={view.cluster.id: world.preempted.get(view.cluster.id, ())},
         reservations=tuple(_calendar_entry(world, each) for each in view.upcoming),
         recutting=index_recutting(
             (each.job_id, _change_of(each)) for each in view.cuts if each.is_underway

@@ -92,7 +92,7 @@ class SchedulerState:
             projects=self._projects,
             choices=identity.load_cluster_choices(session),
             grants=frozenset(clusters.list_grants(session)),
-            preempted=jobs.count_recent_preemptions(session, now),
+            preempted=jobs.list_recent_preemptions(session, now),
             inherited=jobs.load_inherited(session),
             predictions=self._predict(session, queued),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,6 +26,7 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.policy import Policy, PreemptionLimits, Snapshot
 from gpuplane.core.scheduling.preemption import compute_loss
+from gpuplane.core.scheduling.why import explain_limit
 from gpuplane.core.scheduling.workload import RunningWorkload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from tests.builders import (
@@ -201,6 +203,30 @@ def test_no_more_are_stopped_than_the_limit_of_the_hour_leaves() -> None:
     policy = Policy(preemption=PreemptionLimits(per_cluster_hour=5))
     spent = world.snapshot(preempted_last_hour={CLUSTER: 2})
     assert not decide(spent, policy, NOW, 1).preempting
+
+
+@pytest.mark.parametrize(("spent", "minutes"), [(2, 10), (3, 20)])
+def test_who_waits_for_the_limit_of_the_hour_is_told_of_it_and_of_its_end(
+    spent: int, minutes: int
+) -> None:
+    world = World([a_node("a")])
+    start(world, a_workload("low").gpus(8).priority(Priority.LOW))
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH).build()
+    snapshot = world.snapshot(
+        preempted_last_hour={CLUSTER: spent},
+        preemptions_leave_at={CLUSTER: tuple(NOW + n * 600_000 for n in range(1, spent + 1))},
+    )
+    policy = Policy(preemption=PreemptionLimits(per_cluster_hour=2))
+    reason = explain_limit(snapshot, urgent, policy, NOW, 1)
+    assert reason is not None
+    at = datetime.fromtimestamp((NOW // 60_000 + 1 + minutes) * 60, UTC)
+    assert reason.word is Word.GPU_COUNT
+    assert "in place of 1 running job of lower priority" in reason.sentence
+    assert f"({spent} of 2); the next is possible from {at:%Y-%m-%dT%H:%MZ} on." in reason.sentence
+    assert f"Wait until {at:%Y-%m-%dT%H:%MZ}" in reason.fix
+    equal = a_workload("equal").gpus(8).priority(Priority.LOW).build()
+    assert explain_limit(snapshot, equal, policy, NOW, 1) is None, "nobody may be stopped for it"
+    assert explain_limit(world.snapshot(), urgent, policy, NOW, 1) is None
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

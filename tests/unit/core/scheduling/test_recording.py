@@ -56,6 +56,7 @@ def a_rich_snapshot() -> Snapshot:
         quotas=a_tree(mode=AdmissionMode.FAIR_SHARING),
         flavors={"fast": Flavor("fast", H100, {"zone": "x"})},
         preempted_last_hour={CLUSTER: 2},
+        preemptions_leave_at={CLUSTER: (NOW + 1, NOW + 2)},
         reservations=(
             Reservation(an_id("r"), CLUSTER, H100, 2, NOW, NOW + 1, "lab", "p"),  # type: ignore[arg-type]  # a test's id
         ),

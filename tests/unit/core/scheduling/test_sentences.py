@@ -47,6 +47,15 @@ def test_a_gang_says_how_many_it_needs_and_what_would_help(
     assert fix in reason.fix
 
 
+def test_nodes_whose_gpus_are_cut_are_not_just_too_small() -> None:
+    cut = a_node("cut", 8, mig=dict.fromkeys(range(6), (("1g.10gb", 0),)))
+    reason = said(World([cut, a_node("small", 2)]), a_workload().gpus(4))
+    assert reason.word is Word.NODE_TOO_SMALL
+    assert "On 1 node GPUs are cut by MIG and cannot be had whole." in reason.sentence
+    assert "switched off" in reason.fix
+    assert "MIG" not in said(World([a_node("small", 2)]), a_workload().gpus(4)).sentence
+
+
 def test_a_gang_of_two_is_not_told_to_lower_its_minimum() -> None:
     reason = said(World([a_node("a", 4)]), a_workload().gpus(3).gang(2, 2))
     assert reason.sentence == "Needs 2 replicas of 3 GPUs at once; 1 fit now."

@@ -79,9 +79,11 @@ def _read(file: Path) -> tuple[Recording, bytes | None]:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         problem = f"{file} is packed with gzip, and cut off or damaged; expected a whole file."
-        raise CliError(problem, field="FILE") from error
+        raise CliError(problem, field="FILE", code=Exit.USAGE) from error
     except OSError as error:
-        raise CliError(f"{file}: {error.strerror or error}.", field="FILE") from error
+        raise CliError(
+            f"{file}: {error.strerror or error}.", field="FILE", code=Exit.USAGE
+        ) from error
     first, _, rest = content.partition(b"\n")
     try:
         return decode_recording(first), rest.strip() or None

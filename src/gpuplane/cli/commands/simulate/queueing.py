@@ -204,9 +204,11 @@ def _read(file: Path, kept: TraceFilter, tick_ms: int) -> Trace:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         problem = f"{file} is packed with gzip, and cut off or damaged; expected a whole file."
-        raise CliError(problem, field="--jobs") from error
+        raise CliError(problem, field="--jobs", code=Exit.USAGE) from error
     except OSError as error:
-        raise CliError(f"{file}: {error.strerror or error}.", field="--jobs") from error
+        raise CliError(
+            f"{file}: {error.strerror or error}.", field="--jobs", code=Exit.USAGE
+        ) from error
     try:
         return read_trace(io.StringIO(text, newline=""), kept, tick_ms=tick_ms)
     except TraceError as error:

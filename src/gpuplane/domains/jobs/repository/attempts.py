@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
+from sqlalchemy import RowMapping, bindparam, delete, insert, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
+from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.jobs.repository.jobs import jobs
@@ -180,17 +181,24 @@ def mark_forgotten(session: WriteSession, ids: Sequence[UUID]) -> None:
         )
 
 
-def count_preempted(session: ReadSession, since: int) -> dict[object, int]:
-    """Return how many attempts were stopped for others since an instant, by cluster."""
+def list_preempted(session: ReadSession, since: int) -> dict[object, list[int]]:
+    """Return when attempts were to be over for others since an instant, in order, by cluster.
+
+    What people stop by hand is not among them.
+    """
     query = (
-        select(attempts.c.cluster_id, func.count())
+        select(attempts.c.cluster_id, attempts.c.stop_deadline)
         .where(
             attempts.c.stop_intent == str(StopIntent.PREEMPT),
+            attempts.c.stop_reason != str(Word.PREEMPTED_BY_HAND),
             attempts.c.stop_deadline > since,
         )
-        .group_by(attempts.c.cluster_id)
+        .order_by(attempts.c.stop_deadline)
     )
-    return {row["cluster_id"]: int(row["count"]) for row in session.rows(query)}
+    found: dict[object, list[int]] = {}
+    for row in session.rows(query):
+        found.setdefault(row["cluster_id"], []).append(int(row["stop_deadline"]))
+    return found
 
 
 def list_open_on_node(session: ReadSession, node_id: UUID) -> list[Attempt]:

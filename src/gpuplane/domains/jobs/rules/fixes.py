@@ -49,6 +49,7 @@ FIXES: dict[str, str] = {
     Word.WINDOW_TOO_SHORT: "Wait for the next window, or submit it with a shorter duration.",
     Word.DEADLINE: "Submit it with a later deadline or the deadline action warn.",
     Word.PREEMPTED: "Wait: it stands in line again; a higher priority is preempted less.",
+    Word.PREEMPTED_BY_HAND: "Wait: it stands in line again.",
     Word.TIMED_OUT: "Raise max_duration_seconds, then retry it.",
     Word.DEADLINE_MISSED: "Submit it with a later deadline.",
     Word.BUDGET_EXCEEDED: "Submit it with a higher budget_limit.",

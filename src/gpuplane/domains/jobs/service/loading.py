@@ -87,9 +87,10 @@ def sum_held(session: ReadSession) -> list[HeldResources]:
     return [HeldResources(kind, *row) for kind, row in sums.items()]
 
 
-def count_recent_preemptions(session: ReadSession, now: int) -> dict[object, int]:
-    """Return how many attempts were preempted within the hour, by cluster."""
-    return attempts_repository.count_preempted(session, now - HOUR_MS)
+def list_recent_preemptions(session: ReadSession, now: int) -> dict[object, tuple[int, ...]]:
+    """Return when each preemption of the last hour counts no more, in order, by cluster."""
+    found = attempts_repository.list_preempted(session, now - HOUR_MS)
+    return {key: tuple(at + HOUR_MS for at in each) for key, each in found.items()}
 
 
 def workload_of(

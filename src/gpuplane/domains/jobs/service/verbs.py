@@ -378,7 +378,7 @@ def preempt_by_hand(
         session,
         job,
         StopIntent.PREEMPT,
-        Word.PREEMPTED,
+        Word.PREEMPTED_BY_HAND,
         message,
         now,
         actor=principal.name,

@@ -50,7 +50,8 @@ def lay_out_files(cli: CommandLine, page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", SHOWING, ids=name_of)
-def test_the_commands_of_a_page_run_as_shown(cli: CommandLine, page: Path) -> None:
+def test_the_commands_of_a_page_run_as_shown(fresh_cli: CommandLine, page: Path) -> None:
+    cli = fresh_cli
     lay_out_files(cli, page)
     for block in blocks_of(page):
         for command in commands_of(block):

@@ -27,7 +27,6 @@ SETTLE_S = 100.0
 POLL_S = 0.2
 LONG = "nvidia-h100-80gb"
 """Where jobs run that last until they are cancelled: there are 64, so they are in nobody's way."""
-ROUNDS_AT_ONCE = 2
 LATER_S = 0.7
 """How far ahead a scheduled start lies."""
 
@@ -52,9 +51,9 @@ class Load:
     async def run(self, plane: Plane, *, fresh: bool = True) -> None:
         """Run what was cut short, and one more round of everything; ends when the plane dies.
 
-        Where two rounds lie there cut short, they are first run to their end.
+        Where as many scripts as a round has lie there cut short, they are first run to their end.
         """
-        if fresh and len(self.open) < ROUNDS_AT_ONCE * len(SCRIPTS):
+        if fresh and len(self.open) < len(SCRIPTS):
             self.rounds += 1
             for script in SCRIPTS:
                 self.open[f"r{self.rounds}-{script.__name__.replace('_', '-')}"] = script

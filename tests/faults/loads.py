@@ -277,13 +277,14 @@ async def a_preempted_one(client: Client) -> None:
 
 async def higher_ones_that_take_devices(client: Client) -> None:
     low = simulated(
-        0.5, priority="low", preemptible=True, gpu_type="nvidia-tesla-t4", gpu_count=4,
+        3600.0, priority="low", preemptible=True, gpu_type="nvidia-tesla-t4", gpu_count=4,
         replicas={"count": 2},
     )  # fmt: skip
-    job = await client.submit(low, "completed", suffix="-low")
-    await client.until(job, "running")
+    job = await client.submit(low, "cancelled", suffix="-low")
+    await client.once(job, "running")
     high = simulated(0.2, priority="critical", gpu_type="nvidia-tesla-t4", gpu_count=4)
-    await client.submit(high, "completed", suffix="-high")
+    await client.until(await client.submit(high, "completed", suffix="-high"))
+    await client.do("DELETE", f"/jobs/{job}")
 
 
 async def one_that_reports(client: Client) -> None:

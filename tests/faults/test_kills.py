@@ -52,7 +52,7 @@ SELDOM = frozenset(
 """Passed only when things happen to meet, so that a walk cannot count on them."""
 POINTS = [f"{unit}:{side}" for unit in UNITS for side in ("before", "after")] + STEPS
 CHAINS = 8
-RANDOM_HOMES = 6
+RANDOM_HOMES = 3
 KILLS_A_HOME = 5
 POSTGRESQL_POINTS = 8
 """Of all write points, chosen anew in each run: what is proved of one database costs half as much

@@ -147,8 +147,9 @@ def _refuse_doubles(documents: Sequence[Document]) -> None:
 
 def _loader(yaml: Any) -> Any:
     """Return a safe loader that leaves instants as text and refuses a key that stands twice."""
+    from gpuplane.kit.yaml_texts import PlainLoader
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is passed in, so that it loads late
+    class Loader(PlainLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of the parent
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             for at, key in enumerate(keys):
@@ -157,11 +158,6 @@ def _loader(yaml: Any) -> Any:
                     raise yaml.constructor.ConstructorError(None, None, problem, mark)
             return dict(super().construct_mapping(node, deep))
 
-    # The API takes instants as text; a YAML timestamp would become a date without its zone.
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
     return Loader
 
 

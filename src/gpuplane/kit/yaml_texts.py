@@ -19,11 +19,11 @@ class UnreadableYaml(ValueError):
     """The text is no YAML that can be taken; the message says why and where."""
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, with instants left as text: they have no place in JSON."""
+class PlainLoader(yaml.SafeLoader):
+    """The safe loader, with instants left as text: a date of YAML has no place in JSON."""
 
 
-_Loader.yaml_implicit_resolvers = {
+PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -40,7 +40,7 @@ def load_documents(text: str) -> list[Any]:
     found: list[Any] = []
     loader = None
     try:
-        loader = _Loader(text)
+        loader = PlainLoader(text)
         while loader.check_node():
             node = loader.get_node()
             assert node is not None

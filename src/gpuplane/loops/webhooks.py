@@ -5,10 +5,7 @@ repetitions.
 """
 
 import asyncio
-import hashlib
-import hmac
 import json
-import socket
 from collections.abc import Callable
 
 import httpx2
@@ -19,17 +16,15 @@ from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
+from gpuplane.kit.outbound import NoAddress, TargetRefused, send
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.signatures import sign
 
 BATCH = 64
 """Deliveries claimed at once."""
 AT_ONCE = 16
 """Deliveries on the wire at one time."""
 ERROR_CHARS = 300
-
-
-class Refused(Exception):
-    """The delivery may not be sent to where its webhook points."""
 
 
 class WebhookLoop:
@@ -101,7 +96,7 @@ class WebhookLoop:
                 error = "" if 200 <= status < 300 else f"The receiver answered {status}."
             except TimeoutError:
                 error = f"No answer within {self._policy.timeout_s:g} s."
-            except (Refused, ProductError) as refusal:
+            except (TargetRefused, NoAddress, ProductError) as refusal:
                 error = str(refusal)
             except (httpx2.HTTPError, OSError, UnicodeError) as failure:
                 error = f"{type(failure).__name__}: {failure}"
@@ -114,57 +109,20 @@ class WebhookLoop:
         )
 
     async def _send(self, delivery: service.DueDelivery) -> int:
-        """Send one delivery to an address that was checked, whatever the name says later."""
-        target = service.parse_target(delivery.url)
-        if target is None:
-            raise Refused("The address cannot be read.")
-        address = await self._address(target)
+        """Send one delivery; return the status of the answer."""
         secret = self._sealing.open(
             delivery.sealed_secret, service.secret_context(delivery.webhook_id)
         )
         body = json.dumps(service.payload_of(delivery.event), separators=(",", ":")).encode()
         at_s = self._clock.now_ms() // 1000
-        host = f"[{address}]" if ":" in address else address
-        named = f"[{target.host}]" if ":" in target.host else target.host
-        default = target.port == (443 if target.scheme == "https" else 80)
-        request = self._client.build_request(
-            "POST",
-            f"{target.scheme}://{host}:{target.port}{target.path}",
-            content=body,
-            headers={
-                "Host": named if default else f"{named}:{target.port}",
-                "Content-Type": "application/json",
-                "User-Agent": "gpuplane-webhooks",
-                "Gpuplane-Event": delivery.event.kind,
-                "Gpuplane-Delivery": str(delivery.id),
-                "Gpuplane-Signature": f"t={at_s},v1={sign(secret, at_s, body)}",
-            },
-            extensions={"sni_hostname": target.host},
-        )
-        answer = await self._client.send(request, stream=True)  # the body is nobody's business
-        await answer.aclose()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "gpuplane-webhooks",
+            "Gpuplane-Event": delivery.event.kind,
+            "Gpuplane-Delivery": str(delivery.id),
+            "Gpuplane-Signature": f"t={at_s},v1={sign(secret, at_s, body)}",
+        }
+        allowed = self._policy.allowed_hosts
+        answer = await send(self._client, "POST", delivery.url, headers, body, allowed)
+        await answer.aclose()  # its body is nobody's business
         return int(answer.status_code)
-
-    async def _address(self, target: service.Target) -> str:
-        """Return the first address of a host, if every one of its addresses may be called."""
-        reason = service.target_refusal(target, self._policy.allowed_hosts)
-        if reason is not None:
-            raise Refused(f"Not sent: {reason}.")
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            raise Refused(f"{target.host} has no address.") from error
-        addresses = [str(one[4][0]) for one in found]
-        for address in addresses:
-            reason = service.address_refusal(target.host, address, self._policy.allowed_hosts)
-            if reason is not None:
-                raise Refused(f"Not sent: {reason}.")
-        if not addresses:
-            raise Refused(f"{target.host} has no address.")
-        return addresses[0]
-
-
-def sign(secret: bytes, at_s: int, body: bytes) -> str:
-    """Return the signature of a delivery: HMAC-SHA256 over the time, a dot and the body."""
-    return hmac.new(secret, f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()

@@ -20,15 +20,11 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.events import service
-from gpuplane.domains.events.rules import (
-    address_refusal,
-    compute_next_try,
-    literal_address,
-    parse_target,
-)
+from gpuplane.domains.events.rules import compute_next_try
 from gpuplane.domains.events.service import NewEvent, WebhookPolicy
 from gpuplane.kit.access import Role
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.targets import address_refusal, literal_address, parse_target
 from gpuplane.loops.relay import RelayLoop
 from gpuplane.loops.webhooks import WebhookLoop
 from tests.http_app import Server, listening, running_server

@@ -42,15 +42,15 @@ async def test_the_logs_of_a_step_are_its_functions_or_its_jobs(world: World) ->
     ended = await world.run(
         a_pipeline(
             a_step("speak", "function", code="def main():\n    print('hello there')\n    return 1"),
-            a_job("work", "print('from the job')"),
+            a_job("talk", "print('from the job')"),
         )
     )
     run_id = ended.run["id"]
     spoken = await world.get(f"/runs/{run_id}/steps/speak/logs")
     assert spoken["job_id"] is None
     assert [each["text"].strip() for each in spoken["tries"]] == ["hello there"]
-    worked = await world.get(f"/runs/{run_id}/steps/work/logs")
-    assert (worked["job_id"], worked["tries"]) == (ended.output("work")["job_id"], [])
+    worked = await world.get(f"/runs/{run_id}/steps/talk/logs")
+    assert (worked["job_id"], worked["tries"]) == (ended.output("talk")["job_id"], [])
 
 
 async def test_a_failed_job_fails_its_step_and_a_retry_makes_another_job(world: World) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from gpuplane.kit.errors import FieldError, Unprocessable
+from gpuplane.kit.yaml_texts import PlainLoader
 
 MAX_BYTES = 4 * 1024 * 1024
 """Size of a fleet file; a thousand node groups with link matrices take less."""
@@ -38,8 +39,8 @@ class FleetError(Unprocessable):
         super().__init__("\n".join(lines), fix=errors[0].fix, field=errors[0].field, errors=errors)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice and leaves dates alone as text."""
+class _StrictLoader(PlainLoader):
+    """A loader that refuses a key given twice."""
 
 
 def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
@@ -63,10 +64,6 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Ha
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def load_document(text: str, source: str) -> object:

@@ -1,8 +1,6 @@
 """HTTP of pipelines: saved, compared, run, exported, called from outside."""
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -46,6 +44,7 @@ from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, Done, Limit, PageOut, page_request
 from gpuplane.kit.errors import InvalidInput, NotFound
 from gpuplane.kit.pagination import DEFAULT_LIMIT, Page
+from gpuplane.kit.signatures import is_signed
 
 router = APIRouter(tags=["pipelines"])
 
@@ -378,8 +377,7 @@ async def _verify(call: Call, trigger: service.TriggerRecord, raw: bytes, signat
         ),
     )
     key = secret[part["secret"]].value.encode()
-    expected = hmac.new(key, f"{at_text}.".encode() + raw, hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected, given):
+    if not is_signed(key, int(at_text), raw, given):
         raise BadSignature("The signature is not that of the trigger's secret.", fix="Check it.")
 
 

@@ -25,7 +25,8 @@ from gpuplane.kit.pagination import DEFAULT_LIMIT
 
 router = APIRouter(tags=["runs"])
 
-Verb = Callable[[WriteSession, RunPolicy, int], RunView]
+Verb = Callable[..., RunView]
+"""What is done to a run: called with session, run id and instant, `actor` and `policy`."""
 
 
 @router.get("/runs")
@@ -96,83 +97,50 @@ async def get_step(call: CallDep, run_id: UUID, step: StepName) -> StepOut:
 @requires(Permission.RUN_WRITE)
 async def cancel_run(call: CallDep, run_id: UUID) -> RunOut:
     """Cancel what is not over of a run; what completed stays."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.cancel",
-        run_id,
-        lambda s, policy, now: service.cancel_run(s, run_id, now, actor=actor, policy=policy),
-    )
+    return await _do(call, "runs.cancel", run_id, service.cancel_run)
 
 
 @router.post("/runs/{run_id}/pause")
 @requires(Permission.RUN_WRITE)
 async def pause_run(call: CallDep, run_id: UUID) -> RunOut:
     """Begin no more steps of a run until it is resumed."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.pause",
-        run_id,
-        lambda s, policy, now: service.pause_run(s, run_id, now, actor=actor, policy=policy),
-    )
+    return await _do(call, "runs.pause", run_id, service.pause_run)
 
 
 @router.post("/runs/{run_id}/resume")
 @requires(Permission.RUN_WRITE)
 async def resume_run(call: CallDep, run_id: UUID) -> RunOut:
     """Let a paused run go on."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.resume",
-        run_id,
-        lambda s, policy, now: service.resume_run(s, run_id, now, actor=actor, policy=policy),
-    )
+    return await _do(call, "runs.resume", run_id, service.resume_run)
 
 
 @router.post("/runs/{run_id}/rerun")
 @requires(Permission.RUN_WRITE)
 async def rerun(call: CallDep, run_id: UUID) -> RunOut:
     """Run again what failed or was cancelled in a run that is over, and keep what completed."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.rerun",
-        run_id,
-        lambda s, policy, now: service.rerun_from_failure(
-            s, run_id, now, actor=actor, policy=policy
-        ),
-    )
+    return await _do(call, "runs.rerun", run_id, service.rerun_from_failure)
 
 
 @router.post("/runs/{run_id}/fork", status_code=201)
 @requires(Permission.RUN_WRITE)
 async def fork_run(call: CallDep, run_id: UUID, body: ForkIn) -> RunOut:
     """Start a new run from a step, with the outputs of what lies before it."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.fork",
-        run_id,
-        lambda s, policy, now: service.fork_run(
-            s, run_id, body.step, now, actor=actor, params=body.params, policy=policy
-        ),
-        201,
-    )
+
+    def fork(session: WriteSession, run_id: UUID, now: int, **who: Any) -> RunView:
+        return service.fork_run(session, run_id, body.step, now, params=body.params, **who)
+
+    return await _do(call, "runs.fork", run_id, fork, 201)
 
 
 @router.post("/runs/{run_id}/steps/{step}/retry")
 @requires(Permission.RUN_WRITE)
 async def retry_step(call: CallDep, run_id: UUID, step: StepName) -> RunOut:
     """Run a failed or cancelled step again; by its id, or by its key where that holds no `/`."""
-    actor = call.principal.name
-    return await _do(
-        call,
-        "runs.retry_step",
-        run_id,
-        lambda s, policy, now: service.retry_step(s, run_id, step, now, actor=actor, policy=policy),
-    )
+
+    def retry(session: WriteSession, run_id: UUID, now: int, **who: Any) -> RunView:
+        return service.retry_step(session, run_id, step, now, **who)
+
+    return await _do(call, "runs.retry_step", run_id, retry)
 
 
 @router.post("/runs/{run_id}/events")
@@ -196,7 +164,7 @@ async def _do(call: Call, name: str, run_id: UUID, verb: Verb, status: int = 200
 
     def unit(session: WriteSession) -> RunView:
         service.get_run(session, run_id, call.principal, Permission.RUN_WRITE)
-        return verb(session, policy, now)
+        return verb(session, run_id, now, actor=call.principal.name, policy=policy)
 
     return await call.write(name, unit, _run_out, status)
 

@@ -10,12 +10,8 @@ from gpuplane.domains.events.rules import (
     DueDelivery,
     Event,
     EventFilter,
-    Target,
     Webhook,
-    address_refusal,
     compute_next_try,
-    parse_target,
-    target_refusal,
 )
 from gpuplane.domains.events.service.outbox import (
     RELAY,
@@ -67,10 +63,8 @@ __all__ = [
     "Event",
     "EventFilter",
     "NewEvent",
-    "Target",
     "Webhook",
     "WebhookPolicy",
-    "address_refusal",
     "change_webhook",
     "claim_due",
     "compute_next_try",
@@ -86,7 +80,6 @@ __all__ = [
     "list_webhooks",
     "load_relayed",
     "load_stream",
-    "parse_target",
     "payload_of",
     "plan_deliveries",
     "prune",
@@ -97,6 +90,5 @@ __all__ = [
     "rewrap_webhooks",
     "secret_context",
     "store_results",
-    "target_refusal",
     "walk_histories",
 ]

@@ -16,8 +16,6 @@ from gpuplane.domains.events.rules import (
     Event,
     EventFilter,
     Webhook,
-    parse_target,
-    target_refusal,
     webhook_wants,
 )
 from gpuplane.domains.events.service.outbox import NewEvent, record
@@ -25,6 +23,7 @@ from gpuplane.kit.access import Permission, Principal, RowScope
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.pagination import Page, PageRequest
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.targets import parse_target, target_refusal
 
 PLAN_BATCH = 1_000
 """Stream positions turned into deliveries in one turn."""

@@ -21,6 +21,7 @@ from gpuplane.domains.pipelines.documents.models import (
 from gpuplane.domains.pipelines.errors import BadPipeline, PipelineTooLarge
 from gpuplane.kit.errors import FieldError
 from gpuplane.kit.problems import refused_fields
+from gpuplane.kit.yaml_texts import PlainLoader
 
 MAX_ERRORS = 100
 """Mistakes that are told at once."""
@@ -58,20 +59,14 @@ def read_text(text: str) -> Any:
         ) from error
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without aliases (a page of them can stand for gigabytes) and without dates."""
+class _Loader(PlainLoader):
+    """YAML without aliases: a page of them can stand for gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # yaml's own
             raise yaml.composer.ComposerError(None, None, "aliases are not taken", event.start_mark)
         return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {
-    sign: [each for each in resolvers if each[0] != "tag:yaml.org,2002:timestamp"]
-    for sign, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ Inner addresses are refused as they are for webhooks; secrets come by name and s
 
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,15 @@ import httpx2
 
 from gpuplane.core.ids import ProjectId
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
-from gpuplane.domains.events import service as events
 from gpuplane.domains.pipelines.documents.configs import ApiCallConfig, SecretHeader
 from gpuplane.domains.pipelines.expressions import canonical
 from gpuplane.domains.pipelines.steps.names import rendered
 from gpuplane.domains.pipelines.steps.tools import StepTools
 from gpuplane.domains.secrets import service as secrets
+from gpuplane.kit import outbound
 from gpuplane.kit.errors import ProductError
+from gpuplane.kit.outbound import TargetRefused
+from gpuplane.kit.targets import parse_target, target_refusal
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Answers after which another try may succeed."""
@@ -29,10 +30,6 @@ MAX_RETRY_AFTER_S = 3_600
 SHOWN_CHARS = 500
 OURS = frozenset({"content-length", "host", "connection", "transfer-encoding"})
 """Headers that follow from the request and are not a pipeline's to set."""
-
-
-class Refused(Exception):
-    """The request may not be sent to where its address points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class ApiCalls:
             answered = await send(self._tools, config.method, url, headers, content, timeout)
         except TimeoutError:
             return Failed("Timeout", f"No answer within {config.timeout_seconds:g} s.")
-        except Refused as refusal:
+        except TargetRefused as refusal:
             return Failed("AddressRefused", str(refusal), is_final=True)
         except ProductError as refusal:
             return Failed("Refused", refusal.detail, is_final=True)
@@ -73,7 +70,7 @@ class ApiCalls:
         return _judged(answered, config)
 
     def _stand_in(self, config: ApiCallConfig) -> Any:
-        target = events.parse_target(config.url)
+        target = parse_target(config.url)
         if target is None:
             return None
         return self._tools.catalogue.services.get(target.host, {}).get(target.path)
@@ -134,32 +131,20 @@ async def send(
     """Send one request to an address that was checked, whatever the name says later.
 
     Raises:
-        Refused: If the address may not be called, or the answer is too long.
+        TargetRefused: If the address may not be called, or the answer is too long.
         TimeoutError: If there is no whole answer in time.
         httpx2.HTTPError: If the other side cannot be reached.
     """
-    target = events.parse_target(url)
-    if target is None:
-        raise Refused("The address cannot be read.")
     async with asyncio.timeout(timeout_s):
-        address = await _address(target, tools.allowed_hosts)
-        host = f"[{address}]" if ":" in address else address
-        named = f"[{target.host}]" if ":" in target.host else target.host
-        default = target.port == (443 if target.scheme == "https" else 80)
-        request = tools.client.build_request(
-            method,
-            f"{target.scheme}://{host}:{target.port}{target.path}",
-            content=content,
-            headers={**headers, "Host": named if default else f"{named}:{target.port}"},
-            extensions={"sni_hostname": target.host},
+        answer = await outbound.send(
+            tools.client, method, url, headers, content, tools.allowed_hosts
         )
-        answer = await tools.client.send(request, stream=True)
         try:
             body = bytearray()
             async for chunk in answer.aiter_bytes():
                 body += chunk
                 if len(body) > tools.response_bytes:
-                    raise Refused(f"The answer is longer than {tools.response_bytes} bytes.")
+                    raise TargetRefused(f"The answer is longer than {tools.response_bytes} bytes.")
         finally:
             await answer.aclose()
     return Answered(int(answer.status_code), dict(answer.headers), bytes(body))
@@ -167,30 +152,13 @@ async def send(
 
 def target_problem(tools: StepTools, url: str) -> str | None:
     """Return why a URL may not be called, as far as that is known without a look-up."""
-    target = events.parse_target(url)
+    target = parse_target(url)
     if target is None:
         return "This is no http or https address."
     if target.host in tools.catalogue.services:
         return None
-    reason = events.target_refusal(target, tools.allowed_hosts)
+    reason = target_refusal(target, tools.allowed_hosts)
     return None if reason is None else f"It may not be called: {reason}."
-
-
-async def _address(target: events.Target, allowed: tuple[str, ...]) -> str:
-    reason = events.target_refusal(target, allowed)
-    if reason is not None:
-        raise Refused(f"Not sent: {reason}.")
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise OSError(f"{target.host} has no address.") from error
-    addresses = [str(one[4][0]) for one in found]
-    for address in addresses:
-        reason = events.address_refusal(target.host, address, allowed)
-        if reason is not None:
-            raise Refused(f"Not sent: {reason}.")
-    return addresses[0]
 
 
 def _with_query(url: str, query: Mapping[str, Any]) -> str:

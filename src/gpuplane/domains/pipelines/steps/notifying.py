@@ -9,9 +9,10 @@ import httpx2
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
 from gpuplane.domains.pipelines.documents.configs import NotificationConfig
 from gpuplane.domains.pipelines.rules import HOW_TO_SET_UP
-from gpuplane.domains.pipelines.steps.calling import Refused, send
+from gpuplane.domains.pipelines.steps.calling import send
 from gpuplane.domains.pipelines.steps.names import rendered
 from gpuplane.domains.pipelines.steps.tools import StepTools
+from gpuplane.kit.outbound import TargetRefused
 
 TIMEOUT_S = 15.0
 _COLOURS = {"info": "#2eb886", "warning": "#daa038", "error": "#cc0000", "critical": "#cc0000"}
@@ -36,11 +37,13 @@ class Notifications:
                 f"The channel {config.channel} is not set up. {HOW_TO_SET_UP[config.channel]}",
                 is_final=True,
             )
+        if config.channel == "email" and not recipients:
+            return Failed("NoRecipients", "An e-mail needs recipients.", is_final=True)
         try:
             count = await self._send(call, config, recipients)
         except TimeoutError:
             return Failed("Timeout", f"No answer within {TIMEOUT_S:g} s.")
-        except Refused as refusal:
+        except TargetRefused as refusal:
             return Failed("AddressRefused", str(refusal), is_final=True)
         except (httpx2.HTTPError, OSError, UnicodeError) as failure:
             return Failed("Unreachable", f"{type(failure).__name__}: {failure}"[:500])
@@ -50,8 +53,7 @@ class Notifications:
         title = config.subject or str(call.context.get("pipeline") or "gpuplane")
         if config.channel == "email":
             mail = self._tools.send_mail
-            if mail is None or not recipients:
-                raise Refused("An e-mail needs recipients.")
+            assert mail is not None, "a channel that is not set up was refused before"
             subject = f"[{config.severity}] {title}"
             await asyncio.to_thread(mail, tuple(recipients), subject, config.message)
             return len(recipients)

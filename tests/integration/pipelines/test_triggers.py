@@ -121,7 +121,10 @@ async def test_a_signed_call_starts_one_run_with_mapped_parameters(world: World)
         _signed("s3", body, now_s + 1_000),
         {"Content-Type": "application/json"},
         {"Gpuplane-Signature": "t=x,v1=y", "Content-Type": "application/json"},
-        {b"Gpuplane-Signature": f"t={now_s},v1={'é' * 64}".encode("latin-1")},
+        {
+            b"Gpuplane-Signature": f"t={now_s},v1={'é' * 64}".encode("latin-1"),
+            b"Content-Type": b"application/json",
+        },
     ):
         refused = await world.http.post(path, content=body, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "bad_signature")

@@ -1,5 +1,6 @@
 """Queues as values, the doors through which work enters them, and how they are kept."""
 
+from gpuplane.core.quota.quantities import quantity_text
 from gpuplane.domains.queues.rules.doors import (
     DEFAULT_QUEUE,
     QueueSpecs,
@@ -17,7 +18,6 @@ from gpuplane.domains.queues.rules.encoding import (
     encode_cohort,
     encode_limits,
     limits_of,
-    quantity_text,
 )
 from gpuplane.domains.queues.rules.naming import find_misspelt_flavor, find_unknown_model
 

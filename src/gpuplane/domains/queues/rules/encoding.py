@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuplane.core.quota.specs import (
-    CPU,
     DEFAULT_FAIR_WEIGHT_MILLI,
-    GPU,
-    MEMORY,
     BorrowWithinCohortPolicy,
     ClusterQueueSpec,
     CohortSpec,
@@ -156,16 +153,6 @@ def groups_of(
                     quota["nominalQuota"], quota.get("borrowingLimit"), quota.get("lendingLimit")
                 )
     return tuple(groups), quotas
-
-
-def quantity_text(resource: str, amount: int) -> str:
-    """Return an amount in the core's unit as Kubernetes writes it."""
-    if resource in (GPU, CPU):
-        whole, rest = divmod(amount, 1000)
-        return f"{amount}m" if rest else str(whole)
-    if resource == MEMORY:
-        return f"{amount}Mi" if amount % 1024 else f"{amount // 1024}Gi"
-    return str(amount)
 
 
 def _encode_quota(name: str, quota: ResourceQuota) -> dict[str, Any]:

@@ -1,0 +1,205 @@
+"""What Kueue says of its queues and workloads: usage, pending work, conditions.
+
+Owns the reading of statuses of every served version into values. Never writes and never decides.
+
+Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta2/{clusterqueue,workload}_types.go.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gpuplane.core.quota.quantities import amount_of
+from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One condition as Kueue tells it; `at` is its last transition, ms since the epoch."""
+
+    true: bool
+    reason: str
+    message: str
+    at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What is used of a flavor-resource in the core's unit, and how much of that is borrowed."""
+
+    total: int
+    borrowed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """Where a ClusterQueue or LocalQueue stands by its own status."""
+
+    name: str
+    namespace: str = ""
+    active: bool = False
+    reason: str = ""
+    message: str = ""
+    pending: int = 0
+    reserving: int = 0
+    admitted: int = 0
+    used: Mapping[FlavorResource, Used] = field(default_factory=dict)
+    weighted_share: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckState:
+    """Where one AdmissionCheck of a Workload stands."""
+
+    name: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadState:
+    """Where a Workload stands.
+
+    Args:
+        owners: (kind, name, uid) of what it was made for.
+        job_uid: The uid of the job object, as Kueue labels it; empty where there is none.
+        usage: What its admission counts, in the core's unit.
+        cluster_name: The worker it runs on, where MultiKueue dispatched it.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    queue: str
+    priority: int
+    active: bool
+    created_at: int | None
+    owners: tuple[tuple[str, str, str], ...] = ()
+    job_uid: str = ""
+    conditions: Mapping[str, Told] = field(default_factory=dict)
+    cluster_queue: str = ""
+    usage: Mapping[FlavorResource, int] = field(default_factory=dict)
+    checks: tuple[CheckState, ...] = ()
+    cluster_name: str = ""
+
+    def find(self, kind: WorkloadCondition) -> Told | None:
+        """Return a condition that is true, or None."""
+        told = self.conditions.get(str(kind))
+        return told if told is not None and told.true else None
+
+    @property
+    def admitted_at(self) -> int | None:
+        """Return since when it is admitted, None while it is not."""
+        told = self.find(WorkloadCondition.ADMITTED)
+        return None if told is None else told.at
+
+    @property
+    def waits_for_hold(self) -> bool:
+        """Return whether it has its quota and waits for our AdmissionCheck."""
+        return self.find(WorkloadCondition.QUOTA_RESERVED) is not None and any(
+            check.name == HOLD_CHECK and check.state == "Pending" for check in self.checks
+        )
+
+    def explain(self) -> tuple[str, str]:
+        """Return (reason, message) of why it waits or what became of it, in Kueue's own words."""
+        for kind in (WorkloadCondition.FINISHED, WorkloadCondition.ADMITTED):
+            told = self.find(kind)
+            if told is not None:
+                return told.reason or str(kind), told.message
+        waiting = [check for check in self.checks if check.state != "Ready" and check.message]
+        if self.find(WorkloadCondition.QUOTA_RESERVED) is not None and waiting:
+            return f"AdmissionCheck{waiting[0].state}", waiting[0].message
+        for kind in (WorkloadCondition.QUOTA_RESERVED, WorkloadCondition.EVICTED):
+            refused = self.conditions.get(str(kind))
+            if refused is not None and refused.message:
+                return refused.reason or str(kind), refused.message
+        return "Pending", "Kueue has not looked at it yet."
+
+
+def read_queue_state(found: Mapping[str, Any]) -> QueueState:
+    """Return what a ClusterQueue or LocalQueue of any served version says of itself."""
+    status = found.get("status") or {}
+    active = read_conditions(status.get("conditions")).get("Active")
+    fair = status.get("fairSharing") or {}
+    used = status.get("flavorsUsage") or status.get("flavorUsage") or ()
+    return QueueState(
+        name=found["metadata"]["name"],
+        namespace=found["metadata"].get("namespace", ""),
+        active=active is not None and active.true,
+        reason="" if active is None else active.reason,
+        message="" if active is None else active.message,
+        pending=status.get("pendingWorkloads") or 0,
+        reserving=status.get("reservingWorkloads") or 0,
+        admitted=status.get("admittedWorkloads") or 0,
+        used={
+            FlavorResource(flavor["name"], each["name"]): Used(
+                amount_of(each["name"], each.get("total", 0)).units,
+                amount_of(each["name"], each.get("borrowed", 0)).units,
+            )
+            for flavor in used
+            for each in flavor.get("resources") or ()
+        },
+        weighted_share=fair.get("weightedShare"),
+    )
+
+
+def read_workload(found: Mapping[str, Any]) -> WorkloadState:
+    """Return what a Workload of any served version says of itself."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    status = found.get("status") or {}
+    admission = status.get("admission") or {}
+    return WorkloadState(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata.get("uid", ""),
+        queue=spec.get("queueName") or "",
+        priority=spec.get("priority") or 0,
+        active=spec.get("active") is not False,
+        created_at=instant_of(metadata.get("creationTimestamp")),
+        owners=tuple(
+            (each.get("kind", ""), each.get("name", ""), each.get("uid", ""))
+            for each in metadata.get("ownerReferences") or ()
+        ),
+        job_uid=(metadata.get("labels") or {}).get("kueue.x-k8s.io/job-uid", ""),
+        conditions=read_conditions(status.get("conditions")),
+        cluster_queue=admission.get("clusterQueue") or "",
+        usage=_read_usage(admission.get("podSetAssignments") or ()),
+        checks=tuple(
+            CheckState(each.get("name", ""), each.get("state", ""), each.get("message", ""))
+            for each in status.get("admissionChecks") or ()
+        ),
+        cluster_name=status.get("clusterName") or "",
+    )
+
+
+def read_conditions(found: Iterable[Mapping[str, Any]] | None) -> dict[str, Told]:
+    """Return conditions by type."""
+    return {
+        each["type"]: Told(
+            each.get("status") == "True",
+            each.get("reason") or "",
+            each.get("message") or "",
+            instant_of(each.get("lastTransitionTime")),
+        )
+        for each in found or ()
+    }
+
+
+def instant_of(text: object) -> int | None:
+    """Return an instant of Kubernetes (RFC 3339) in ms since the epoch, None without one."""
+    if not isinstance(text, str) or not text:
+        return None
+    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def _read_usage(assignments: Iterable[Mapping[str, Any]]) -> dict[FlavorResource, int]:
+    usage: dict[FlavorResource, int] = {}
+    for each in assignments:
+        amounts = each.get("resourceUsage") or {}
+        for resource, flavor in (each.get("flavors") or {}).items():
+            pair = FlavorResource(flavor, resource)
+            told = amount_of(resource, amounts.get(resource, 0)).units
+            usage[pair] = usage.get(pair, 0) + told
+    return usage

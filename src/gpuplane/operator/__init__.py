@@ -1,0 +1,1 @@
+"""Serves GPUWorkload and MIGLayout inside a cluster: the leader decides, Kubernetes runs."""

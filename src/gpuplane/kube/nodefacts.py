@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from gpuplane.core.nodedetails import NodeDetails
 from gpuplane.kube.accelerators import (
     INSTANCE_TYPE,
     NFD,
@@ -109,6 +110,25 @@ class NodeFacts:
         if self.accelerators.method != "none":
             return self.accelerators.method
         return "nfd" if self.nfd_detected else "capacity"
+
+    @property
+    def details(self) -> NodeDetails:
+        """Return what the inventory keeps beside the amounts."""
+        return NodeDetails(
+            uid=self.uid,
+            kind=str(self.kind),
+            internal_ip=self.internal_ip,
+            unschedulable=self.unschedulable,
+            threads_per_core=self.threads_per_core,
+            core_count=self.core_count,
+            hardware=self.hardware,
+            conditions=self.conditions,
+            nfd_detected=self.nfd_detected,
+            nfd_labels=self.nfd_labels,
+            detection_method=self.detection_method,
+            kernel=self.kernel,
+            driver=self.driver,
+        )
 
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts:

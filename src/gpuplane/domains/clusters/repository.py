@@ -9,7 +9,13 @@ from sqlalchemy import RowMapping, and_, delete, insert, or_, select, update
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
-from gpuplane.domains.clusters.rules import LOCAL_KIND, Cluster, ClusterState, MaintenanceWindow
+from gpuplane.domains.clusters.rules import (
+    LOCAL_KIND,
+    Cluster,
+    ClusterState,
+    HealthCheck,
+    MaintenanceWindow,
+)
 from gpuplane.domains.clusters.tables import ClusterRow, GrantRow, WindowRow
 
 _clusters = table_of(ClusterRow)
@@ -35,6 +41,16 @@ def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
             preemption_policy=cluster.preemption_policy,
             gpu_shapes=cluster.gpu_shapes,
             inventory_generation=cluster.inventory_generation,
+            platform=cluster.platform,
+            role=cluster.role,
+            server_url=cluster.server_url,
+            host=cluster.host,
+            ingress_url=cluster.ingress_url,
+            enable_master_node=cluster.enable_master_node,
+            kubernetes_version=cluster.kubernetes_version,
+            distribution=cluster.distribution,
+            attributes=cluster.attributes,
+            run_id=cluster.run_id,
             created_at=cluster.created_at,
             updated_at=cluster.updated_at,
             version=cluster.version,
@@ -180,6 +196,8 @@ def _cluster(row: RowMapping) -> Cluster:
     values = dict(row)
     values["state"] = ClusterState(values["state"])
     values["notes"] = tuple(values["notes"])
+    values["failed_at"] = tuple(values["failed_at"])
+    values["health"] = tuple(HealthCheck(*check) for check in values["health"])
     return Cluster(**values)
 
 

@@ -25,6 +25,40 @@ class ClusterState(StrEnum):
     DELETING = "DELETING"
 
 
+class Platform(StrEnum):
+    """Who runs a cluster's machines."""
+
+    ON_PREM = "ON_PREM"
+    EKS = "EKS"
+    AKS = "AKS"
+    GKE = "GKE"
+
+
+class ClusterRole(StrEnum):
+    """What a cluster is among several: it runs work, or it hands work to those that do."""
+
+    MANAGER = "manager"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """What one kind of look at a cluster found.
+
+    Attributes:
+        kind: One of `HEALTH_KINDS`.
+        verdict: `healthy`, `degraded`, `unhealthy`, `absent` (not installed) or `unknown`.
+    """
+
+    kind: str
+    verdict: str
+    message: str
+    checked_at: int
+
+
+HEALTH_KINDS = ("api_server", "nodes", "device_plugin", "gpu_operator", "kueue", "metrics")
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster as stored."""
@@ -48,6 +82,25 @@ class Cluster:
     not_available_since: int | None = None
     gpu_shapes: dict[str, list[int]] = field(default_factory=dict)
     """Model to [most on one node, all of the cluster]."""
+    platform: str = str(Platform.ON_PREM)
+    role: str = str(ClusterRole.WORKER)
+    server_url: str = ""
+    host: str = ""
+    ingress_url: str = ""
+    enable_master_node: bool = False
+    """Whether nodes of the control plane count."""
+    kubernetes_version: str = ""
+    distribution: str = ""
+    """`kubernetes`, `openshift`, `eks`, `aks`, `gke`, `k3s`; empty before it was looked at."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    last_metrics_collection: int | None = None
+    metrics_collection_status: str | None = None
+    last_retry_at: int | None = None
+    next_try_at: int | None = None
+    failures: int = 0
+    failed_at: tuple[int, ...] = ()
+    health: tuple[HealthCheck, ...] = ()
+    run_id: UUID | None = None
 
     @property
     def dedicated_to(self) -> TenantId | None:

@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping, func, insert, select, update
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
 from gpuplane.core.mig.profiles import decode_table, encode_table
+from gpuplane.core.nodedetails import NodeDetails
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.nodes.rules import FACTS, GPU_FACTS, Gpu, Node
@@ -74,6 +75,7 @@ def insert_nodes(session: WriteSession, nodes: Sequence[Node]) -> None:
                 "cordoned": node.cordoned,
                 "created_at": node.created_at,
                 "updated_at": node.updated_at,
+                "status_sync_at": node.status_sync_at,
                 "version": node.version,
             }
             for node in nodes
@@ -92,7 +94,12 @@ def update_facts(session: WriteSession, nodes: Iterable[Node], now: int) -> None
         session.execute(
             update(_nodes)
             .where(_nodes.c.id == node.id)
-            .values(**_facts(node, FACTS), updated_at=now, version=_nodes.c.version + 1)
+            .values(
+                **_facts(node, FACTS),
+                updated_at=now,
+                status_sync_at=now,
+                version=_nodes.c.version + 1,
+            )
         )
 
 
@@ -166,11 +173,24 @@ def _facts(value: object, names: Sequence[str]) -> dict[str, Any]:
     facts = {name: getattr(value, name) for name in names}
     if "taints" in facts:
         facts["taints"] = [list(taint) for taint in facts["taints"]]
+    if "details" in facts:
+        facts.update(_detail_values(facts.pop("details")))
     if "mig_instances" in facts:
         facts["mig_instances"] = [list(instance) for instance in facts["mig_instances"]]
     if facts.get("mig_table") is not None:
         facts["mig_table"] = encode_table(facts["mig_table"])
     return facts
+
+
+_RENAMED = {"hardware": "hardware_info", "kernel": "kernel_info", "driver": "driver_info"}
+"""Fields of details whose columns have the names of the cluster design document."""
+_DETAILS = tuple((name, _RENAMED.get(name, name)) for name in NodeDetails.__slots__)
+
+
+def _detail_values(details: NodeDetails) -> dict[str, Any]:
+    values = {column: getattr(details, name) for name, column in _DETAILS}
+    values["conditions"] = [list(condition) for condition in details.conditions]
+    return values
 
 
 def _gpu_values(gpu: Gpu, now: int) -> dict[str, Any]:
@@ -186,7 +206,9 @@ def _gpu_values(gpu: Gpu, now: int) -> dict[str, Any]:
 def _node(row: RowMapping, gpus: Sequence[Gpu]) -> Node:
     values = dict(row)
     values["taints"] = tuple((key, value, effect) for key, value, effect in values["taints"])
-    return Node(**values, gpus=tuple(gpus))
+    known = {name: values.pop(column) for name, column in _DETAILS}
+    known["conditions"] = tuple(tuple(condition) for condition in known["conditions"])
+    return Node(**values, gpus=tuple(gpus), details=NodeDetails(**known))
 
 
 def _gpu(row: RowMapping) -> Gpu:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
 from gpuplane.core.mig.profiles import MigTable
+from gpuplane.core.nodedetails import NodeDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,9 @@ class Node:
     updated_at: int
     version: int
     gpus: tuple[Gpu, ...] = ()
+    details: NodeDetails = field(default_factory=NodeDetails)
+    status_sync_at: int | None = None
+    """When it was last seen as it is or otherwise."""
 
 
 FACTS = (
@@ -71,6 +75,7 @@ FACTS = (
     "rack",
     "block",
     "rdma_fabric",
+    "details",
 )
 GPU_FACTS = (
     "gpu_index",

@@ -280,6 +280,8 @@ def _node_of(
         updated_at=now,
         version=before.version if before else 1,
         gpus=tuple(_gpu_of(gpu, cluster_id, node_id) for gpu in seen.gpus),
+        details=seen.details,
+        status_sync_at=now,
     )
 
 

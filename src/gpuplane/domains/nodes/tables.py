@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gpuplane.db.types import Base, Json
@@ -33,6 +33,21 @@ class NodeRow(Base):
     rack: Mapped[str] = mapped_column(String(100), default="")
     block: Mapped[str] = mapped_column(String(100), default="")
     rdma_fabric: Mapped[str] = mapped_column(String(100), default="")
+    uid: Mapped[str] = mapped_column(String(64), default="")
+    kind: Mapped[str] = mapped_column(String(10), default="WORKER")
+    internal_ip: Mapped[str] = mapped_column(String(64), default="")
+    unschedulable: Mapped[bool] = mapped_column(default=False)
+    is_counted: Mapped[bool] = mapped_column(default=True)
+    threads_per_core: Mapped[int | None] = mapped_column(Integer)
+    core_count: Mapped[int | None] = mapped_column(Integer)
+    hardware_info: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    conditions: Mapped[list[Any]] = mapped_column(Json, default=list)
+    nfd_detected: Mapped[bool] = mapped_column(default=False)
+    nfd_labels: Mapped[dict[str, str]] = mapped_column(Json, default=dict)
+    detection_method: Mapped[str] = mapped_column(String(40), default="backend")
+    kernel_info: Mapped[dict[str, str]] = mapped_column(Json, default=dict)
+    driver_info: Mapped[dict[str, str]] = mapped_column(Json, default=dict)
+    status_sync_at: Mapped[int | None]
     created_at: Mapped[int]
     updated_at: Mapped[int]
     version: Mapped[int] = mapped_column(default=1)

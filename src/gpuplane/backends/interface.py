@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from gpuplane.core.ids import AttemptId, GpuId, JobId, ReplicaId, TenantId
+from gpuplane.core.ids import AttemptId, GpuId, JobId, ProjectId, ReplicaId, TenantId
 from gpuplane.core.mig.profiles import MigTable
-from gpuplane.core.workloads import Execution, JobType, ResourceRequest
+from gpuplane.core.nodedetails import NodeDetails
+from gpuplane.core.workloads import Execution, JobSpec, JobType, ResourceRequest
 
 
 class Phase(StrEnum):
@@ -76,6 +77,17 @@ class AttemptPlan:
     """Environment set by the control plane (ids, trace context, API address), no secrets."""
     workspace_archive: str | None = None
     """Path of the snapshotted working directory (tar.gz), unpacked for each replica."""
+    project_id: ProjectId | None = None
+    spec: JobSpec | None = None
+    """The job as asked, for what a cluster must know and this machine need not: tolerations, how
+    far a service scales, and what the job can be rebuilt from."""
+    local_queue: str = ""
+    """The LocalQueue of a cluster that admits by itself; replicas have no node then, and the
+    cluster decides when it starts. Empty where the scheduler here has chosen the nodes."""
+    priority_class: str = ""
+    """The WorkloadPriorityClass, with a `local_queue`."""
+    node_affinity: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(label, values) that a node must have one of, with a `local_queue`: the GPU models asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,10 @@ class ReplicaObservation:
     nothing measures it."""
     gpu_utilization_permille: int | None = None
     """Mean utilisation of its GPUs since it started, in thousandths."""
+    node_name: str = ""
+    """The node it is bound to, where the cluster chose it; empty while it has none."""
+    gpu_ids: tuple[GpuId, ...] = ()
+    """The GPUs that a device layer says it has; empty where nothing tells."""
     forbids: bool = False
     """Whether the attempt was evicted before it was started: its ranks are not known then, and
     what is said of this one holds of all."""
@@ -154,6 +170,7 @@ class NodeObservation:
     block: str = ""
     rdma_fabric: str = ""
     message: str = ""
+    details: NodeDetails = field(default_factory=NodeDetails)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Kubernetes: connections, a client, informers, Helm; shared by backends, extender and operator."""

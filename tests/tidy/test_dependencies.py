@@ -15,7 +15,7 @@ from tests.tidy.sources import ROOT, python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Parts of a declared dependency that have a distribution of their own.
-PARTS = {"pydantic-core": "pydantic", "starlette": "fastapi"}
+PARTS = {"httpcore2": "httpx2", "pydantic-core": "pydantic", "starlette": "fastapi"}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -416,3 +416,35 @@ def _certificate(
     except pems.BadPem as error:
         raise BadKubeconfig(f"{place}.client-key-data", error.reason, error.fix) from None
     return certificate_pem, key_pem, instant_from_datetime(first.not_valid_after_utc)
+
+
+def write_kubeconfig(connection: Connection, *, name: str = "gpuplane") -> str:
+    """Return a kubeconfig of a connection, which holds its secrets; JSON, which YAML includes."""
+    cluster: dict[str, Any] = {"server": connection.server}
+    if connection.ca_pem is not None:
+        cluster["certificate-authority-data"] = _encoded(connection.ca_pem)
+    if connection.tls_server_name is not None:
+        cluster["tls-server-name"] = connection.tls_server_name
+    user: dict[str, Any] = {}
+    if connection.token is not None:
+        user["token"] = connection.token
+    if connection.token_file is not None:
+        user["tokenFile"] = str(connection.token_file)
+    if connection.certificate_pem is not None and connection.key_pem is not None:
+        user["client-certificate-data"] = _encoded(connection.certificate_pem)
+        user["client-key-data"] = _encoded(connection.key_pem)
+    context = {"cluster": name, "user": name, "namespace": connection.namespace}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": context}],
+        }
+    )
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode("ascii")

@@ -1,0 +1,161 @@
+"""Runs one program with a time limit and keeps what it says within bounds; no shell, no terminal.
+
+Knows nothing of what the program is. What it is given in secret goes by a file in memory that
+has no name in any folder, or, where the system has none, by one of mode 0600 that is removed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STDOUT_BYTES = 64 << 20
+STDERR_BYTES = 256 << 10
+END_WITHIN_S = 5.0
+"""What a program that is out of time gets to end by itself."""
+
+
+class OutOfTime(Exception):
+    """The program had not ended in its time, and was ended."""
+
+
+class TooMuchSaid(Exception):
+    """The program wrote more than is taken, and was ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended and what it wrote; of stderr the last part."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A file for one program: its path there, and the number that must stay open for it."""
+
+    path: str
+    number: int | None
+
+
+@contextmanager
+def secret_file(data: bytes) -> Iterator[SecretFile]:
+    """Keep something in a file that only the program which inherits it can read."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("secret", os.MFD_CLOEXEC)
+        try:
+            _write(number, data)
+            yield SecretFile(f"/proc/self/fd/{number}", number)
+        finally:
+            os.close(number)
+        return
+    number, name = tempfile.mkstemp()  # mode 0600
+    try:
+        _write(number, data)
+        os.close(number)
+        yield SecretFile(name, None)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write(number: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(number, view) :]
+
+
+async def run_program(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    stdin: bytes = b"",
+    secrets: Sequence[SecretFile] = (),
+    timeout_s: float,
+    folder: Path | None = None,
+) -> Ended:
+    """Run a program to its end.
+
+    Args:
+        arguments: The program and its arguments.
+        environment: All of it; nothing of ours is handed on.
+        stdin: What it reads.
+        secrets: Files that it may read.
+        timeout_s: Then it is asked to end, and made to.
+        folder: Where it runs.
+
+    Raises:
+        OutOfTime: If it had not ended.
+        TooMuchSaid: If it wrote too much.
+        OSError: If it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environment),
+        pass_fds=[one.number for one in secrets if one.number is not None],
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, stdout, stderr = await asyncio.gather(
+                _feed(process, stdin), _take(process.stdout), _last(process.stderr)
+            )
+            code = await process.wait()
+    except TimeoutError:
+        raise OutOfTime(f"It had not ended after {timeout_s:g} s.") from None
+    finally:
+        await _end(process)
+    return Ended(code, stdout, stderr)
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+        process.stdin.close()
+        await process.stdin.wait_closed()
+
+
+async def _take(stream: asyncio.StreamReader | None) -> bytes:
+    assert stream is not None
+    found = bytearray()
+    while chunk := await stream.read(64 << 10):
+        found += chunk
+        if len(found) > STDOUT_BYTES:
+            raise TooMuchSaid(f"It wrote more than {STDOUT_BYTES} bytes.")
+    return bytes(found)
+
+
+async def _last(stream: asyncio.StreamReader | None) -> bytes:
+    assert stream is not None
+    found = bytearray()
+    while chunk := await stream.read(64 << 10):
+        found += chunk
+        del found[:-STDERR_BYTES]
+    return bytes(found)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Leave nothing of the program running, whatever happened to us."""
+    if process.returncode is not None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            async with asyncio.timeout(END_WITHIN_S):
+                await process.wait()
+                return
+        except TimeoutError:
+            continue

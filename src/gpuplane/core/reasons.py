@@ -28,6 +28,7 @@ class Word(StrEnum):
     REQUEST_EXCEEDS_QUOTA = "RequestExceedsQuota"
     NO_QUOTA_FOR_MODEL = "NoQuotaForGpuModel"
     NO_QUEUE = "NoQueue"
+    OFFERED = "WaitingForAdmission"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.
     NOT_READY = "NodeNotReady"
@@ -71,6 +72,7 @@ class Word(StrEnum):
     START_TIMEOUT = "StartTimeout"
     UNHEALTHY = "HealthCheckFailed"
     NODE_LOST = "NodeLost"
+    EVICTED = "Evicted"
     SUPERVISOR_LOST = "SupervisorLost"
     GPU_FAILED = "GpuFailed"
     UNREADABLE = "SpecificationUnreadable"

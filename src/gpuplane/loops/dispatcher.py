@@ -29,6 +29,7 @@ from gpuplane.kit.errors import ProductError
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
+from gpuplane.loops.offers import Offers
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.dispatcher")
@@ -87,6 +88,7 @@ class DispatcherLoop:
         self._chance = chance
         self._keys = keys
         self._tracing = tracing
+        self._offers = Offers(database, clock, backends, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when there may be more."""
@@ -96,7 +98,8 @@ class DispatcherLoop:
         waiting = await self._database.read(lambda s: jobs.list_to_ensure(s, BATCH))
         if waiting:
             await self._ensure(waiting)
-        return len(waiting) == BATCH or len(to_evict) == BATCH
+        more = await self._offers.run_once()
+        return more or len(waiting) == BATCH or len(to_evict) == BATCH
 
     async def _ensure(self, waiting: Sequence[Attempt]) -> None:
         around = self._around()

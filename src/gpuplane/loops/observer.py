@@ -15,11 +15,11 @@ from gpuplane.backends.interface import (
     Phase,
     ReplicaObservation,
 )
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.domains.jobs.service import Attempt
+from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
 from gpuplane.loops.ports import Backends
 
@@ -70,6 +70,7 @@ class ObserverLoop:
         self._wake_inventory = wake_inventory
         self._cursors: dict[ClusterId, str] = {}
         self._generations: dict[ClusterId, int] = {}
+        self._unsettled: dict[ClusterId, set[AttemptId]] = {}
         self._watchers: dict[ClusterId, asyncio.Task[None]] = {}
 
     async def run_once(self) -> bool:
@@ -115,6 +116,7 @@ class ObserverLoop:
             self._generations[cluster_id] = changes.generation
         else:
             seen = (await backend.observe()).replicas
+        seen = await self._settle_offers(cluster_id, backend, seen, is_whole=not cursor)
         for part in _batches(seen):
             now = self._clock.now_ms()
             await self._database.write(
@@ -125,6 +127,49 @@ class ObserverLoop:
             self._cursors[cluster_id] = changes.cursor
         if not cursor:
             await self._end_forgotten(cluster_id, seen)
+
+    async def _settle_offers(
+        self,
+        cluster_id: ClusterId,
+        backend: Backend,
+        seen: Sequence[ReplicaObservation],
+        *,
+        is_whole: bool,
+    ) -> Sequence[ReplicaObservation]:
+        """Make attempts of offers that their cluster has bound; return what is to be taken in.
+
+        An offer is judged by all its replicas, and what changed names only some of them.
+        """
+        offers = await self._database.read(lambda s: jobs.list_offers(s, cluster_id))
+        if not offers:
+            return seen
+        ids = {each.attempt_id for each in offers}
+        moved = {each.ref.attempt_id for each in seen} & ids
+        again = self._unsettled.pop(cluster_id, set()) & ids
+        late = [each for each in offers if self._is_late(each)]
+        if not (moved or again or late or is_whole):
+            return seen
+        whole = seen if is_whole else (await backend.observe()).replicas
+        offered = [each for each in whole if each.ref.attempt_id in ids]
+        now = self._clock.now_ms()
+        settled = await self._database.write(
+            "jobs.settle_offers", partial(jobs.settle_offers, seen=offered, now=now)
+        )
+        self._unsettled[cluster_id] = set(settled.refused)
+        known = {each.ref.attempt_id for each in offered}
+        gone = [each.attempt_id for each in late if each.attempt_id not in known]
+        if gone:
+            await self._database.write(
+                "jobs.forget_offers", partial(jobs.forget_offers, attempt_ids=gone)
+            )
+        others = [each for each in seen if each.ref.attempt_id not in ids]
+        bound = set(settled.bound)
+        return [*others, *(each for each in offered if each.ref.attempt_id in bound)]
+
+    def _is_late(self, offer: Offer) -> bool:
+        """Return whether a backend must know an offer by now, or nothing of it is left."""
+        since = offer.evict_sent_at or offer.ensured_at
+        return since is not None and self._clock.now_ms() - since > LOST_AFTER_MS
 
     async def _end_forgotten(
         self, cluster_id: ClusterId, seen: Sequence[ReplicaObservation]

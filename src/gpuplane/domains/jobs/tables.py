@@ -204,6 +204,39 @@ class AttemptRow(Base):
     version: Mapped[int] = mapped_column(default=1)
 
 
+class OfferRow(Base):
+    """A queued job handed to a cluster that admits by itself; it becomes an attempt when bound.
+
+    While it is there the job is offered nowhere else: what was offered may start any moment.
+    """
+
+    __tablename__ = "jobs_offers"
+    __table_args__ = (
+        UniqueConstraint("job_id"),
+        CheckConstraint("state IN ('offered','withdrawing')", name="offer_state_known"),
+        Index("ix_jobs_offers_cluster", "cluster_id", "state"),
+    )
+
+    attempt_id: Mapped[UUID] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs_jobs.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    """The attempt's number and fencing epoch."""
+    cluster_id: Mapped[UUID]
+    local_queue: Mapped[str] = mapped_column(String(200))
+    """`cluster/local queue`, as attempts have it."""
+    cluster_queue: Mapped[str] = mapped_column(String(200))
+    state: Mapped[str] = mapped_column(String(20))
+    offered_at: Mapped[int]
+    ensured_at: Mapped[int | None]
+    admitted_at: Mapped[int | None]
+    evict_sent_at: Mapped[int | None]
+    usage: Mapped[list[list[Any]]] = mapped_column(Json)
+    """[flavor, resource, amount] as the cluster admitted it."""
+    explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    reason: Mapped[str] = mapped_column(String(100), default="")
+    message: Mapped[str] = mapped_column(default="")
+
+
 class ReplicaRow(Base):
     """One rank of an attempt and what was last seen of it."""
 

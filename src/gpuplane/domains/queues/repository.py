@@ -1,6 +1,6 @@
 """Every query on the tables of queues."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -19,7 +19,8 @@ from gpuplane.domains.queues.rules import (
     encode_limits,
     limits_of,
 )
-from gpuplane.domains.queues.tables import ClusterQueueRow, CohortRow, LocalQueueRow
+from gpuplane.domains.queues.rules.seen import Seen, SeenKind, conflict_of
+from gpuplane.domains.queues.tables import ClusterQueueRow, CohortRow, LocalQueueRow, SeenRow
 from gpuplane.kit.ids import new_id
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ T = TypeVar("T")
 _cluster_queues = table_of(ClusterQueueRow)
 _cohorts = table_of(CohortRow)
 _local_queues = table_of(LocalQueueRow)
+_seen = table_of(SeenRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,67 @@ def delete_local_queue(
             _local_queues.c.name == name,
             _local_queues.c.tenant_id == tenant_id,
         )
+    )
+
+
+def list_seen(
+    session: ReadSession, cluster_id: ClusterId, kind: SeenKind | None = None
+) -> list[Seen]:
+    """Return what was last seen on a cluster, by kind, namespace and name."""
+    query = select(_seen).where(_seen.c.cluster_id == cluster_id)
+    if kind is not None:
+        query = query.where(_seen.c.kind == str(kind))
+    return [_seen_of(row) for row in session.rows(query.order_by(*_seen.primary_key.columns))]
+
+
+def store_seen(session: WriteSession, cluster_id: ClusterId, rows: Iterable[Seen]) -> None:
+    """Store what was seen, in place of what was seen of the same objects before."""
+    for each in rows:
+        forget_seen(session, cluster_id, [each.key])
+        session.execute(
+            insert(_seen).values(
+                cluster_id=cluster_id,
+                kind=str(each.kind),
+                namespace=each.namespace,
+                name=each.name,
+                ours=each.ours,
+                spec=dict(each.spec),
+                state=dict(each.state),
+                notes=list(each.notes),
+                applied=None if each.applied is None else dict(each.applied),
+                conflict=None if each.conflict is None else each.conflict.encode(),
+                seen_at=each.seen_at,
+            )
+        )
+
+
+def forget_seen(
+    session: WriteSession, cluster_id: ClusterId, keys: Iterable[tuple[str, str, str]]
+) -> None:
+    """Forget objects that are gone."""
+    for kind, namespace, name in keys:
+        session.execute(
+            delete(_seen).where(
+                _seen.c.cluster_id == cluster_id,
+                _seen.c.kind == kind,
+                _seen.c.namespace == namespace,
+                _seen.c.name == name,
+            )
+        )
+
+
+def _seen_of(row: RowMapping) -> Seen:
+    return Seen(
+        kind=SeenKind(row["kind"]),
+        namespace=row["namespace"],
+        name=row["name"],
+        ours=row["ours"],
+        spec=row["spec"],
+        state=row["state"],
+        notes=tuple(row["notes"]),
+        applied=row["applied"],
+        conflict=conflict_of(row["conflict"]),
+        seen_at=row["seen_at"],
     )
 
 

@@ -54,3 +54,25 @@ class LocalQueueRow(Base):
     created_at: Mapped[int]
     updated_at: Mapped[int]
     version: Mapped[int] = mapped_column(default=1)
+
+
+class SeenRow(Base):
+    """An object of Kueue as it was last seen on a cluster, ours or anybody's.
+
+    `spec` is how it reads in our words, `state` what it says of itself, `applied` what we wrote
+    last, and `conflict` why what was declared could not be written.
+    """
+
+    __tablename__ = "queues_seen"
+
+    cluster_id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(63), primary_key=True)
+    namespace: Mapped[str] = mapped_column(String(63), primary_key=True)
+    name: Mapped[str] = mapped_column(String(253), primary_key=True)
+    ours: Mapped[bool]
+    spec: Mapped[dict[str, Any]] = mapped_column(Json)
+    state: Mapped[dict[str, Any]] = mapped_column(Json)
+    notes: Mapped[list[str]] = mapped_column(Json)
+    applied: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    conflict: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    seen_at: Mapped[int]

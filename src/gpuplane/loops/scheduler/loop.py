@@ -37,6 +37,7 @@ from gpuplane.loops.scheduler.loading import (
     find_no_cluster_reason,
     prepare,
 )
+from gpuplane.loops.scheduler.offering import choose
 from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.scheduler.state import SchedulerState
 
@@ -51,6 +52,7 @@ class CycleReport:
     """What one turn did, for `/api/v1/loops` and the tests."""
 
     placed: int = 0
+    offered: int = 0
     waiting: int = 0
     preempting: int = 0
     repartitioning: int = 0
@@ -138,15 +140,24 @@ class SchedulerLoop:
         # For the first choice of the jobs, the second, and so on: who asks each cluster.
         by_choice: list[dict[ClusterId, list[Job]]] = []
         nowhere: list[Waiting] = []
+        offers: list[jobs.NewOffer] = []
         for job in world.queued:
             found = candidates_of(world, job)
-            for turn, view in enumerate(found):
+            choice = choose(world, found, job, now)
+            if choice.offer is not None:
+                offers.append(choice.offer)
+                continue
+            if choice.waiting is not None:
+                nowhere.append(choice.waiting)
+                continue
+            for turn, view in enumerate(choice.clusters):
                 if turn == len(by_choice):
                     by_choice.append({})
                 by_choice[turn].setdefault(view.cluster.id, []).append(job)
             if not found:
                 reason = find_no_cluster_reason(world, job)
                 nowhere.append(Waiting(job.id, job.version, reason, (), 0))
+        await self._offer(offers, now, report)
         await self._note_waiting(nowhere, now)
         settled: set[JobId] = set()
         best_reason: dict[JobId, Waiting] = {}
@@ -171,6 +182,15 @@ class SchedulerLoop:
         left = [verdict for job_id, verdict in best_reason.items() if job_id not in settled]
         report.waiting += len(left) + len(nowhere)
         await self._note_waiting(left, now)
+
+    async def _offer(self, offers: Sequence[jobs.NewOffer], now: int, report: CycleReport) -> None:
+        """Hand jobs to the clusters that admit by themselves."""
+        for start in range(0, len(offers), APPLY_BATCH):
+            part = offers[start : start + APPLY_BATCH]
+            done = await self._database.write(
+                "jobs.offer", partial(_hand_over, part=part, token=self._token, now=now)
+            )
+            report.offered += done
 
     def _policy_for(self, view: ClusterView) -> Policy:
         own = clusters.policy_of(view.cluster.preemption_policy)
@@ -283,6 +303,12 @@ def _admission(
         return jobs.admit(session, part, doors, now)
 
     return apply
+
+
+def _hand_over(session: WriteSession, part: Sequence[jobs.NewOffer], token: int, now: int) -> int:
+    if not is_current(session, SchedulerLoop.name, token):
+        return 0
+    return jobs.offer(session, part, now)
 
 
 def _preempt(

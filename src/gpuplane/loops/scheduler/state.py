@@ -73,7 +73,8 @@ class SchedulerState:
     def load(self, session: ReadSession, now: int) -> World:
         """Return the world as it is, reading only what moved since the turn before."""
         self.damaged = []
-        queued = self._load_queued(session)
+        offered = jobs.list_offered_jobs(session)
+        queued = tuple(job for job in self._load_queued(session) if job.id not in offered)
         self._load_held(session)
         holding: dict[ClusterId, list[RunningWorkload]] = {}
         for held in self._held.values():

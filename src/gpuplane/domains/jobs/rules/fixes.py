@@ -23,6 +23,7 @@ FIXES: dict[str, str] = {
     Word.NO_QUOTA_FOR_MODEL: "Ask for a GPU model that the queue has a quota for, name another "
     "queue, or have a quota added.",
     Word.NO_QUEUE: "Have an operator create a LocalQueue for the tenant, or name another queue.",
+    Word.OFFERED: "Wait: its cluster admits it by the quotas there; the sentence is the cluster's.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",
     Word.NOT_READY: "Wait for the nodes to come back, or ask an operator about them.",
     Word.CORDONED: "Wait until an operator uncordons the nodes.",
@@ -60,6 +61,7 @@ FIXES: dict[str, str] = {
     Word.START_TIMEOUT: "Look whether its cluster is well, then retry it.",
     Word.UNHEALTHY: "Read its log, and check its health path and port.",
     Word.NODE_LOST: "Wait: it goes on when the node is seen again, or is tried elsewhere.",
+    Word.EVICTED: "Read the message: the node lacked memory or disk, or more urgent pods came.",
     Word.SUPERVISOR_LOST: "Retry it; what watched it is gone.",
     Word.GPU_FAILED: "Retry it; it will be given other GPUs.",
     Word.CANCELLED: "Retry it if it was cancelled by mistake.",

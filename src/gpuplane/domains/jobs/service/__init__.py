@@ -2,6 +2,7 @@
 
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
+from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_sensitive
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
@@ -110,6 +111,24 @@ from gpuplane.domains.jobs.service.observing import (
     note_start_failed,
     take_in,
 )
+from gpuplane.domains.jobs.service.offering import (
+    NewOffer,
+    Settled,
+    forget_offers,
+    has_void_offers,
+    list_offered_jobs,
+    list_offers,
+    list_offers_to_ensure,
+    list_offers_to_evict,
+    note_admission,
+    note_offer_failed,
+    note_offers_ensured,
+    note_offers_evicted,
+    offer,
+    settle_offers,
+    withdraw_offer,
+    withdraw_void_offers,
+)
 from gpuplane.domains.jobs.service.outputs import (
     Looks,
     Output,
@@ -126,7 +145,12 @@ from gpuplane.domains.jobs.service.places import (
     choose_project,
     find_cluster_id,
 )
-from gpuplane.domains.jobs.service.planning import Surroundings, load_plans, store_manifests
+from gpuplane.domains.jobs.service.planning import (
+    Surroundings,
+    load_offer_plans,
+    load_plans,
+    store_manifests,
+)
 from gpuplane.domains.jobs.service.quotas import (
     DoorUse,
     QueueUse,
@@ -191,12 +215,15 @@ __all__ = [
     "Lookups",
     "ModelResources",
     "Names",
+    "NewOffer",
+    "Offer",
     "Outlook",
     "Output",
     "Planner",
     "QueueUse",
     "Replica",
     "RunningJob",
+    "Settled",
     "SmallestChange",
     "Standing",
     "Submission",
@@ -232,12 +259,14 @@ __all__ = [
     "find_of_source",
     "find_submitted",
     "find_waits",
+    "forget_offers",
     "forget_workspace",
     "get_manifest",
     "get_output",
     "get_output_to_exec",
     "has_old_experience",
     "has_unlearned",
+    "has_void_offers",
     "has_workspace",
     "is_waiting",
     "learn",
@@ -248,6 +277,10 @@ __all__ = [
     "list_fixed_devices",
     "list_holding_versions",
     "list_jobs",
+    "list_offered_jobs",
+    "list_offers",
+    "list_offers_to_ensure",
+    "list_offers_to_evict",
     "list_open",
     "list_queued_versions",
     "list_recent_preemptions",
@@ -259,6 +292,7 @@ __all__ = [
     "load_inherited",
     "load_jobs",
     "load_names",
+    "load_offer_plans",
     "load_plans",
     "load_queue_use",
     "load_resources",
@@ -269,11 +303,16 @@ __all__ = [
     "look_at_gates",
     "mask_sensitive",
     "next_attempt",
+    "note_admission",
     "note_ensured",
     "note_evict_sent",
     "note_forgotten",
+    "note_offer_failed",
+    "note_offers_ensured",
+    "note_offers_evicted",
     "note_start_failed",
     "note_waiting",
+    "offer",
     "planner_of",
     "preempt",
     "preempt_by_hand",
@@ -291,6 +330,7 @@ __all__ = [
     "running_of",
     "set_aside",
     "set_damaged_aside",
+    "settle_offers",
     "store_manifests",
     "store_workspace",
     "submit",
@@ -303,5 +343,7 @@ __all__ = [
     "view_job",
     "view_of",
     "view_submitted",
+    "withdraw_offer",
+    "withdraw_void_offers",
     "workload_of",
 ]

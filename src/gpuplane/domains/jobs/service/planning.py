@@ -1,18 +1,23 @@
 """What a backend is told of an attempt, and the manifest that makes it repeatable."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid5
 
 from gpuplane.backends.interface import AttemptPlan, AttemptRef, ReplicaPlan
-from gpuplane.core.ids import GpuId
+from gpuplane.core.ids import ClusterId, GpuId, ReplicaId
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job
+from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.nodes import service as nodes
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+"""Written by GPU feature discovery; flavors of Kueue tell nodes apart by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +60,128 @@ def load_plans(
     return plans
 
 
+def load_offer_plans(
+    session: ReadSession, offers: Sequence[Offer], around: Surroundings
+) -> list[tuple[Job, Offer, AttemptPlan]]:
+    """Return the plans of those offers whose jobs still stand in line, as they stand now."""
+    jobs = repository.load_jobs(session, [each.job_id for each in offers])
+    tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
+    projects = identity.projects_by_ids(session, {job.project_id for job in jobs.values()})
+    products: dict[ClusterId, dict[str, set[str]]] = {}
+    plans = []
+    for offer in offers:
+        job = jobs.get(offer.job_id)
+        if job is None or job.status is not JobStatus.QUEUED:
+            continue
+        if offer.cluster_id not in products:
+            products[offer.cluster_id] = _products(session, offer.cluster_id)
+        tenant, project = tenants.get(job.tenant_id), projects.get(job.project_id)
+        plan = _plan_of(
+            job,
+            AttemptRef(offer.attempt_id, offer.number),
+            tuple(
+                ReplicaPlan(ReplicaId(uuid5(offer.attempt_id, str(rank))), rank, "")
+                for rank in range(job.spec.replicas.count)
+            ),
+            tenant.name if tenant else str(job.tenant_id),
+            project.name if project else str(job.project_id),
+            around,
+        )
+        affinity = _affinity(job, products[offer.cluster_id])
+        plans.append(
+            (
+                job,
+                offer,
+                replace(
+                    plan,
+                    local_queue=offer.queue_name,
+                    node_affinity=affinity,
+                    priority_class=f"gpuplane-{job.spec.priority}",
+                ),
+            ),
+        )  # fmt: skip - the plan reads as one line
+    return plans
+
+
+def _products(session: ReadSession, cluster_id: ClusterId) -> dict[str, set[str]]:
+    """Return the product labels that the nodes of each GPU model have."""
+    found: dict[str, set[str]] = {}
+    for node in nodes.list_nodes(session, cluster_id):
+        label = node.labels.get(PRODUCT_LABEL)
+        for gpu in node.gpus:
+            if label and gpu.present:
+                found.setdefault(gpu.model, set()).add(label)
+    return found
+
+
+def _affinity(
+    job: Job, products: Mapping[str, set[str]]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    asked = job.spec.resources
+    if not asked.gpu_count or asked.gpu_model is None:
+        return ()
+    models = asked.gpu_model.split("|")
+    labels = sorted(label for model in models for label in products.get(model, ()))
+    return ((PRODUCT_LABEL, tuple(labels)),) if labels else ()
+
+
 def plan_of(
     job: Job, attempt: Attempt, tenant: str, project: str, around: Surroundings
 ) -> AttemptPlan:
     """Return everything a backend needs to run an attempt, without a secret value."""
+    replicas = tuple(
+        ReplicaPlan(
+            replica_id=replica.id,
+            rank=replica.rank,
+            node_name=replica.node_name,
+            gpu_ids=tuple(GpuId(gpu) for gpu in replica.gpu_ids),
+            gpu_milli=replica.gpu_milli,
+            mig_device=replica.mig_device,
+        )
+        for replica in attempt.replicas
+    )
+    ref = AttemptRef(attempt.id, attempt.epoch)
+    return _plan_of(job, ref, replicas, tenant, project, around)
+
+
+def _plan_of(
+    job: Job,
+    ref: AttemptRef,
+    replicas: tuple[ReplicaPlan, ...],
+    tenant: str,
+    project: str,
+    around: Surroundings,
+) -> AttemptPlan:
     execution = job.spec.execution
     digest = execution.workspace_digest
     checkpoint = job.spec.checkpoint
     return AttemptPlan(
-        ref=AttemptRef(attempt.id, attempt.epoch),
+        ref=ref,
         job_id=job.id,
         job_name=job.name,
         tenant_id=job.tenant_id,
         tenant_name=tenant,
         project_name=project,
-        attempt_number=attempt.number,
+        attempt_number=ref.epoch,
         job_type=job.spec.job_type,
         execution=execution,
         resources=job.spec.resources,
-        replicas=tuple(
-            ReplicaPlan(
-                replica_id=replica.id,
-                rank=replica.rank,
-                node_name=replica.node_name,
-                gpu_ids=tuple(GpuId(gpu) for gpu in replica.gpu_ids),
-                gpu_milli=replica.gpu_milli,
-                mig_device=replica.mig_device,
-            )
-            for replica in attempt.replicas
-        ),
+        replicas=replicas,
         max_duration_s=job.spec.max_duration_s,
         checkpoint_path=checkpoint.path if checkpoint and checkpoint.enabled else "",
         resume_from=job.last_checkpoint or "",
-        env=_environment(job, attempt, around),
+        env=_environment(job, ref, around),
         workspace_archive=f"{around.workspaces}/{digest}.tar.gz" if digest else None,
+        project_id=job.project_id,
+        spec=job.spec,
     )
 
 
-def _environment(job: Job, attempt: Attempt, around: Surroundings) -> dict[str, str]:
+def _environment(job: Job, ref: AttemptRef, around: Surroundings) -> dict[str, str]:
     env = {
         "GPUPLANE_JOB_ID": str(job.id),
         "GPUPLANE_JOB_NAME": job.name,
-        "GPUPLANE_ATTEMPT": str(attempt.number),
+        "GPUPLANE_ATTEMPT": str(ref.epoch),
     }
     if job.array_index is not None:
         env["GPUPLANE_ARRAY_INDEX"] = str(job.array_index)

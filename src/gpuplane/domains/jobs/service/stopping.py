@@ -236,5 +236,5 @@ def end_without_attempt(
             ),
         )  # fmt: skip
         wake_followers(session, job, now, wakes_siblings=wakes_siblings)
-        session.wake("monitor", "scheduler")
+        session.wake("monitor", "scheduler", "dispatcher")
     return done

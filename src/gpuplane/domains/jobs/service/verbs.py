@@ -219,6 +219,7 @@ def suspend(
             data={"from_status": str(job.status)},
         ),
     )  # fmt: skip - the event reads as one line of facts
+    session.wake("dispatcher")
     return _moved(session, job, done=done)
 
 

@@ -18,6 +18,7 @@ from gpuplane.domains.placements.rules import (
 )
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
+    choose_free,
     mark_busy,
     mark_idle,
     place,
@@ -69,6 +70,7 @@ __all__ = [
     "ask_repartition",
     "cancel_reservation",
     "check",
+    "choose_free",
     "choose_reservation",
     "create_reservation",
     "end_repartition",

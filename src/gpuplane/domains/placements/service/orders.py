@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import (
     AllocationId,
@@ -66,6 +67,28 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     follow(session, {r.gpu_id for r in rows if r.gpu_id is not None}, devices, at)
     placed = tuple(each for each in attempt_ids if each not in refused)
     return PlacementResult(placed, refused)
+
+
+def choose_free(
+    session: WriteSession, gpu_ids: Sequence[GpuId], count: int, gpu_milli: int
+) -> tuple[GpuId, ...] | None:
+    """Return devices that still have such a share free, the fullest first; None without enough.
+
+    For work that something else has bound to a node, where nothing tells which devices it has.
+    """
+    if not count:
+        return ()
+    guards = repository.lock_devices(session, gpu_ids)
+    fitting = [
+        each
+        for each in guards.values()
+        if not each.down
+        and not each.allocated_mig_mask
+        and each.allocated_milli + gpu_milli <= WHOLE_GPU_MILLI
+    ]
+    order = {gpu_id: index for index, gpu_id in enumerate(gpu_ids)}
+    fitting.sort(key=lambda each: (-each.allocated_milli, order[each.gpu_id]))
+    return tuple(each.gpu_id for each in fitting[:count]) if len(fitting) >= count else None
 
 
 def mark_busy(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:

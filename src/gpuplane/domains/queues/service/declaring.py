@@ -1,8 +1,8 @@
-"""Use cases of queues: declare, change and withdraw them, and find the door of a job."""
+"""Declaring queues: make, change and withdraw them, and find the door of a job."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from gpuplane.core.hardware import nearest_models
@@ -36,28 +36,16 @@ from gpuplane.domains.queues.rules import (
     QueueSpecs,
     default_door,
     default_specs,
-    door_names,
     find_door,
     find_misspelt_flavor,
     find_unknown_model,
     grants,
-    known_doors,
-    quantity_text,
 )
+from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.kit.errors import FieldError
+from gpuplane.kube.kueue.queues import find_untold, find_untold_door
 
 T = TypeVar("T")
-
-__all__ = [
-    "Declared",
-    "Door",
-    "QueueSpecs",
-    "default_door",
-    "door_names",
-    "find_door",
-    "known_doors",
-    "quantity_text",
-]
 
 CountUsers = Callable[[ReadSession, ClusterId, str], int]
 """Counts the jobs that hold devices through a ClusterQueue; offered by a domain above."""
@@ -175,11 +163,11 @@ def create_cluster_queue(
     """
     known = load_declared(session, key)
     _refuse_double(spec.name, [each.name for each in known.cluster_queues], "ClusterQueue")
-    specs = known.specs()
-    _check(replace(specs, cluster_queues=(*specs.cluster_queues, spec)))
+    _refuse_others(session, known, SeenKind.CLUSTER_QUEUE, spec.name)
+    check_specs(known, cluster_queues=(*known.specs().cluster_queues, spec))
     _require_models(session, known.cluster, spec.quotas)
     repository.insert_cluster_queue(session, known.cluster.id, spec, now)
-    _announce(session, known.cluster, "queue.created", "cluster_queue", spec.name, actor, now)
+    announce(session, known.cluster, "queue.created", "cluster_queue", spec.name, actor, now)
     return load_declared(session, key)
 
 
@@ -199,16 +187,16 @@ def change_cluster_queue(
         QueueChanged: If it is not the version that was read.
     """
     known = load_declared(session, key)
+    _require_own(session, known, known.cluster_queues, SeenKind.CLUSTER_QUEUE, spec.name)
     current = _get(known.cluster_queues, spec.name, "ClusterQueue")
-    specs = known.specs()
-    others = tuple(each for each in specs.cluster_queues if each.name != spec.name)
-    _check(replace(specs, cluster_queues=(*others, spec)))
+    others = tuple(each for each in known.specs().cluster_queues if each.name != spec.name)
+    check_specs(known, cluster_queues=(*others, spec))
     _require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
     done = repository.update_cluster_queue(
         session, known.cluster.id, spec, version or current.version, now
     )
     _must(spec.name, done=done)
-    _announce(session, known.cluster, "queue.changed", "cluster_queue", spec.name, actor, now)
+    announce(session, known.cluster, "queue.changed", "cluster_queue", spec.name, actor, now)
     return load_declared(session, key)
 
 
@@ -227,6 +215,7 @@ def delete_cluster_queue(
         QueueInUse: If it is used.
     """
     known = load_declared(session, key)
+    _require_own(session, known, known.cluster_queues, SeenKind.CLUSTER_QUEUE, name)
     _get(known.cluster_queues, name, "ClusterQueue")
     doors = [each.name for each in known.local_queues if each.spec.cluster_queue == name]
     if doors:
@@ -241,7 +230,7 @@ def delete_cluster_queue(
             f"{users} {noun} devices through {name}.", fix="Wait for their end, or cancel them."
         )
     repository.delete_cluster_queue(session, known.cluster.id, name)
-    _announce(session, known.cluster, "queue.deleted", "cluster_queue", name, actor, now)
+    announce(session, known.cluster, "queue.deleted", "cluster_queue", name, actor, now)
 
 
 def create_cohort(
@@ -260,11 +249,11 @@ def create_cohort(
     """
     known = load_declared(session, key)
     _refuse_double(spec.name, [each.name for each in known.cohorts], "Cohort")
-    specs = known.specs()
-    _check(replace(specs, cohorts=(*specs.cohorts, spec)))
+    _refuse_others(session, known, SeenKind.COHORT, spec.name)
+    check_specs(known, cohorts=(*known.specs().cohorts, spec))
     _require_models(session, known.cluster, spec.quotas)
     repository.insert_cohort(session, known.cluster.id, spec, now)
-    _announce(session, known.cluster, "queue.created", "cohort", spec.name, actor, now)
+    announce(session, known.cluster, "queue.created", "cohort", spec.name, actor, now)
     if members is not None:
         _join(session, key, spec.name, members, actor, now)
     return load_declared(session, key)
@@ -287,16 +276,16 @@ def change_cohort(
         QueueChanged: If it is not the version that was read.
     """
     known = load_declared(session, key)
+    _require_own(session, known, known.cohorts, SeenKind.COHORT, spec.name)
     current = _get(known.cohorts, spec.name, "Cohort")
-    specs = known.specs()
-    others = tuple(each for each in specs.cohorts if each.name != spec.name)
-    _check(replace(specs, cohorts=(*others, spec)))
+    others = tuple(each for each in known.specs().cohorts if each.name != spec.name)
+    check_specs(known, cohorts=(*others, spec))
     _require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
     done = repository.update_cohort(
         session, known.cluster.id, spec, version or current.version, now
     )
     _must(spec.name, done=done)
-    _announce(session, known.cluster, "queue.changed", "cohort", spec.name, actor, now)
+    announce(session, known.cluster, "queue.changed", "cohort", spec.name, actor, now)
     if members is not None:
         _join(session, key, spec.name, members, actor, now)
     return load_declared(session, key)
@@ -310,13 +299,14 @@ def delete_cohort(session: WriteSession, key: UUID | str, name: str, actor: str,
         QueueInUse: If a ClusterQueue or a Cohort is in it.
     """
     known = load_declared(session, key)
+    _require_own(session, known, known.cohorts, SeenKind.COHORT, name)
     _get(known.cohorts, name, "Cohort")
     inside = [each.name for each in known.cluster_queues if each.spec.cohort == name]
     inside += [each.name for each in known.cohorts if each.spec.parent == name]
     if inside:
         raise QueueInUse(f"{inside[0]} is in {name}.", fix="Take its members out first.")
     repository.delete_cohort(session, known.cluster.id, name)
-    _announce(session, known.cluster, "queue.deleted", "cohort", name, actor, now)
+    announce(session, known.cluster, "queue.deleted", "cohort", name, actor, now)
 
 
 def create_local_queue(
@@ -333,7 +323,7 @@ def create_local_queue(
     _refuse_double(name, doubles, "LocalQueue")
     _check_door(session, known, name, door)
     repository.insert_local_queue(session, known.cluster.id, name, door, now)
-    _announce(
+    announce(
         session, known.cluster, "queue.created", "local_queue", name, actor, now, door.tenant_id
     )
     return load_declared(session, key)
@@ -362,7 +352,7 @@ def change_local_queue(
         session, known.cluster.id, name, door, version or current.version, now
     )
     _must(name, done=done)
-    _announce(
+    announce(
         session, known.cluster, "queue.changed", "local_queue", name, actor, now, door.tenant_id
     )
     return load_declared(session, key)
@@ -384,7 +374,7 @@ def delete_local_queue(
     known = load_declared(session, key)
     _get_door(known, name, tenant_id)
     repository.delete_local_queue(session, known.cluster.id, name, tenant_id)
-    _announce(session, known.cluster, "queue.deleted", "local_queue", name, actor, now, tenant_id)
+    announce(session, known.cluster, "queue.deleted", "local_queue", name, actor, now, tenant_id)
 
 
 def _join(
@@ -409,6 +399,26 @@ def _join(
         )
 
 
+def check_specs(known: DeclaredQueues, **changes: Any) -> None:
+    """Refuse declarations that would not hold together, or that the cluster cannot keep.
+
+    Raises:
+        BadQueue: Naming the field.
+    """
+    specs = replace(known.specs(), **changes)
+    _check(specs)
+    if known.cluster.config.get("admission") != "kueue":
+        return
+    for queue in specs.cluster_queues:
+        untold = find_untold(queue)
+        if untold is not None:
+            raise BadQueue(untold, field="coversEverything", fix="Declare resourceGroups.")
+    for door in specs.local_queues:
+        untold = find_untold_door(door)
+        if untold is not None:
+            raise BadQueue(untold, field="limits", fix="Leave the limits out.")
+
+
 def _check(specs: QueueSpecs) -> None:
     flavors = [
         flavor
@@ -431,6 +441,8 @@ def _check(specs: QueueSpecs) -> None:
 def _require_models(
     session: ReadSession, cluster: Cluster, quotas: Iterable[FlavorResource]
 ) -> None:
+    if cluster.config.get("admission") == "kueue":
+        return  # a flavor is any ResourceFlavor there; one that is missing shows on the queue
     unknown = find_unknown_model(quotas, nodes.count_models(session, [cluster.id]))
     if unknown is not None:
         raise BadQueue(
@@ -449,7 +461,7 @@ def _check_door(session: ReadSession, known: DeclaredQueues, name: str, door: Do
         if (each.name, each.spec.tenant_id) != (name, door.tenant_id)
     )
     mine = _local_spec(Declared(name, door, 1, 0, 0), names)
-    _check(replace(known.specs(), local_queues=(*others, mine)))
+    check_specs(known, local_queues=(*others, mine))
 
 
 def _refused(problems: Sequence[SpecProblem]) -> BadQueue:
@@ -498,6 +510,29 @@ def _refuse_double(name: str, known: Sequence[str], kind: str) -> None:
         )  # fmt: skip - the refusal reads as one line
 
 
+def _refuse_others(session: ReadSession, known: DeclaredQueues, kind: SeenKind, name: str) -> None:
+    """Refuse a name under which somebody else has an object on the cluster."""
+    for each in repository.list_seen(session, known.cluster.id, kind):
+        if each.name == name and not each.ours:
+            raise QueueExists(
+                f"Somebody else made a {kind} {name!r} on this cluster.",
+                field="name",
+                fix="Adopt it, or use another name.",
+            )
+
+
+def _require_own(
+    session: ReadSession,
+    known: DeclaredQueues,
+    declared: Sequence[Declared[T]],
+    kind: SeenKind,
+    name: str,
+) -> None:
+    """Refuse to change what others made on the cluster."""
+    if all(each.name != name for each in declared):
+        _refuse_others(session, known, kind, name)
+
+
 def _must(name: str, *, done: bool) -> None:
     if not done:
         raise QueueChanged(
@@ -506,7 +541,7 @@ def _must(name: str, *, done: bool) -> None:
         )
 
 
-def _announce(
+def announce(
     session: WriteSession,
     cluster: Cluster,
     event: str,
@@ -516,6 +551,7 @@ def _announce(
     now: int,
     tenant_id: TenantId | None = None,
 ) -> None:
+    """Tell of a change of what is declared, and wake who acts on it."""
     verb = event.partition(".")[2]
     events.record(
         session,
@@ -531,4 +567,4 @@ def _announce(
             audit=True,
         ),
     )
-    session.wake("scheduler")
+    session.wake("scheduler", "kueue")

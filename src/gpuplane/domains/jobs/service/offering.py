@@ -1,0 +1,482 @@
+"""Offers: queued jobs handed to a cluster that admits by itself, and what comes back of them.
+
+A job stays queued while it is offered; when the cluster has bound every replica the offer becomes
+an attempt with allocations, in one unit of work, and lives as any other. While an offer is there
+its job is offered nowhere else; it goes only once its backend has nothing of it any more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuplane.backends.interface import Phase, ReplicaObservation
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
+from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.reasons import Word
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.events import service as events
+from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import offers as offers_repository
+from gpuplane.domains.jobs.rules import Attempt, Job, Replica, decide_after_failure
+from gpuplane.domains.jobs.rules.offers import OFFERED, WITHDRAWING, Offer
+from gpuplane.domains.jobs.service.observing import Chance
+from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.timing import next_due
+from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.nodes.service import Node
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
+from gpuplane.domains.usage import service as usage
+from gpuplane.kit.ids import new_id
+
+_OVER = (Phase.EXITED, Phase.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffer:
+    """A job that the scheduler hands to a cluster, at the version it was decided on."""
+
+    job_id: JobId
+    version: int
+    cluster_id: ClusterId
+    local_queue: str
+    """`cluster/local queue`."""
+    cluster_queue: str
+    sentences: tuple[str, ...] = ()
+    """Why this cluster."""
+
+
+def list_offered_jobs(session: ReadSession) -> set[JobId]:
+    """Return the jobs that are in the hands of some cluster."""
+    return offers_repository.list_offered_jobs(session)
+
+
+def list_offers(session: ReadSession, cluster_id: ClusterId | None = None) -> list[Offer]:
+    """Return the offers of a cluster or of all, oldest first."""
+    return offers_repository.list_offers(session, cluster_id)
+
+
+def list_offers_to_ensure(session: ReadSession, limit: int) -> list[Offer]:
+    """Return offers that no backend was told of yet, oldest first."""
+    return offers_repository.list_to_ensure(session, limit)
+
+
+def list_offers_to_evict(session: ReadSession, limit: int) -> list[Offer]:
+    """Return offers to be taken back whose backend was not told yet."""
+    return offers_repository.list_to_evict(session, limit)
+
+
+def has_void_offers(session: ReadSession) -> bool:
+    """Return whether jobs are offered that do not stand in line any more."""
+    return bool(offers_repository.list_void(session, 1))
+
+
+def offer(session: WriteSession, new: Sequence[NewOffer], now: int) -> int:
+    """Hand queued jobs to their clusters; those that moved on meanwhile are passed over."""
+    locked = repository.lock_jobs(session, [each.job_id for each in new])
+    taken = offers_repository.list_offered_jobs(session)
+    fresh: list[tuple[Job, NewOffer, Offer]] = []
+    for each in new:
+        job = locked.get(each.job_id)
+        if job is None or job.version != each.version or job.status is not JobStatus.QUEUED:
+            continue
+        if job.id not in taken:
+            fresh.append((job, each, _offer_of(job, each, now)))
+    offers_repository.insert_offers(session, [made for _, _, made in fresh])
+    repository.update_many(
+        session,
+        [
+            {
+                "id": job.id,
+                "attempt_count": made.number,
+                "cluster_id": made.cluster_id,
+                "queue": made.local_queue,
+                "reason": str(Word.OFFERED),
+                "status_message": f"It was handed to LocalQueue {made.queue_name}.",
+                "reason_counts": None,
+                "updated_at": now,
+            }
+            for job, _, made in fresh
+        ],
+    )
+    events.record_many(
+        session,
+        [
+            job_event(
+                replace(job, cluster_id=made.cluster_id),
+                "job.offered",
+                now,
+                actor="scheduler",
+                message=f"{job.name} was handed to ClusterQueue {made.cluster_queue}.",
+                data={"attempt": made.number, "queue": made.local_queue},
+            )
+            for job, _, made in fresh
+        ],
+    )
+    if fresh:
+        session.wake("dispatcher")
+    return len(fresh)
+
+
+def note_offers_ensured(session: WriteSession, attempt_ids: Sequence[AttemptId], now: int) -> None:
+    """Record that backends took offers on."""
+    offers_repository.update_offers(session, attempt_ids, {"ensured_at": now})
+
+
+def note_offers_evicted(session: WriteSession, attempt_ids: Sequence[AttemptId], now: int) -> None:
+    """Record that backends were asked to drop offers."""
+    offers_repository.update_offers(session, attempt_ids, {"evict_sent_at": now})
+
+
+def withdraw_void_offers(session: WriteSession, limit: int) -> int:
+    """Take back offers whose jobs do not stand in line any more; return how many."""
+    void = offers_repository.list_void(session, limit)
+    offers_repository.update_offers(
+        session,
+        [each.attempt_id for each in void],
+        {"state": WITHDRAWING, "reason": "", "message": "Its job does not stand in line any more."},
+    )
+    return len(void)
+
+
+def withdraw_offer(session: WriteSession, attempt_id: AttemptId, message: str) -> None:
+    """Take one offer back; its job stands in line and is offered anew once it is gone."""
+    offers_repository.update_offers(
+        session, [attempt_id], {"state": WITHDRAWING, "message": message}
+    )
+    session.wake("dispatcher")
+
+
+def forget_offers(session: WriteSession, attempt_ids: Sequence[AttemptId]) -> None:
+    """Drop offers of which no backend has anything and that may never start any more."""
+    offers_repository.delete_offers(session, attempt_ids)
+    if attempt_ids:
+        session.wake("scheduler")
+
+
+def note_offer_failed(
+    session: WriteSession, attempt_id: AttemptId, word: str, message: str, chance: Chance, now: int
+) -> None:
+    """Record that a backend could not take an offer on: another try later, or failed."""
+    found = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
+    if found is None:
+        return
+    job = repository.lock_jobs(session, [found.job_id]).get(found.job_id)
+    offers_repository.delete_offers(session, [attempt_id])
+    if job is None or job.status is not JobStatus.QUEUED:
+        return
+    after = decide_after_failure(job, word, message, chance(), now)
+    changes: dict[str, Any] = {
+        "status": str(after.status),
+        "condition": str(after.condition),
+        "condition_at": now if after.condition is not Condition.NONE else None,
+        "reason": after.reason,
+        "status_message": after.message,
+        "retry_count": after.retry_count,
+        "failures_at": list(after.failures_at),
+        "breaker_until": after.breaker_until,
+        "due_at": after.due_at,
+    }
+    if after.status is JobStatus.FAILED:
+        changes["actual_end"] = now
+    repository.update_job(session, job, now, **changes)
+    events.record(
+        session,
+        job_event(
+            job,
+            f"job.{after.status}",
+            now,
+            reason=after.reason,
+            message=after.message,
+            data={"from_status": str(job.status), "attempt": found.number},
+        ),
+    )
+    session.wake("monitor", "scheduler")
+
+
+def note_admission(
+    session: WriteSession,
+    attempt_id: AttemptId,
+    *,
+    reason: str,
+    message: str,
+    admitted_at: int | None,
+    usage_of: Mapping[FlavorResource, int],
+    cluster_queue: str,
+) -> bool:
+    """Store what its cluster says of an offer, in the cluster's own words; True if it is news."""
+    found = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
+    if found is None or found.state != OFFERED:
+        return False
+    counted = tuple((pair.flavor, pair.resource, n) for pair, n in sorted(usage_of.items()))
+    said = (reason, message, admitted_at, counted)
+    if (found.reason, found.message, found.admitted_at, found.usage) == said:
+        return False
+    changes: dict[str, Any] = {
+        "reason": reason,
+        "message": message,
+        "admitted_at": admitted_at,
+        "usage": [list(each) for each in counted],
+    }
+    if cluster_queue:
+        changes["cluster_queue"] = cluster_queue
+    offers_repository.update_offers(session, [attempt_id], changes)
+    job = repository.find_job(session, found.job_id)
+    if job is not None:
+        repository.note_reasons(
+            session,
+            [
+                {
+                    "id": job.id,
+                    "version": job.version,
+                    "reason": str(Word.OFFERED),
+                    "status_message": f"{reason}: {message}" if message else reason,
+                    "reason_counts": None,
+                }
+            ],
+        )
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of offers that were looked at."""
+
+    bound: tuple[AttemptId, ...] = ()
+    refused: tuple[AttemptId, ...] = ()
+    """Bound on the cluster, and not recorded yet: the books say that something is held there."""
+
+
+def settle_offers(session: WriteSession, seen: Sequence[ReplicaObservation], now: int) -> Settled:
+    """Make attempts of offers whose every replica is bound, and drop those that are over.
+
+    Args:
+        seen: What is seen of offered attempts; every replica of each, or none.
+        now: The instant; what they hold is held from now on.
+    """
+    by_attempt: dict[AttemptId, dict[int, ReplicaObservation]] = {}
+    for each in seen:
+        by_attempt.setdefault(each.ref.attempt_id, {})[each.rank] = each
+    offers = offers_repository.load_offers(session, list(by_attempt))
+    jobs = repository.lock_jobs(session, [each.job_id for each in offers.values()])
+    bound: list[AttemptId] = []
+    refused: list[AttemptId] = []
+    over: list[AttemptId] = []
+    for attempt_id, found in offers.items():
+        by_rank = by_attempt[attempt_id]
+        job = jobs.get(found.job_id)
+        is_over = all(each.phase in _OVER or each.forbids for each in by_rank.values())
+        is_bound = job is not None and _is_bound(job, by_rank)
+        if job is None or found.state == WITHDRAWING or job.status is not JobStatus.QUEUED:
+            if is_over:
+                over.append(attempt_id)
+            continue
+        if is_bound and _settle(session, job, found, by_rank, now):
+            bound.append(attempt_id)
+        elif is_bound:
+            refused.append(attempt_id)
+        elif is_over:
+            over.append(attempt_id)
+    forget_offers(session, over)
+    return Settled(tuple(bound), tuple(refused))
+
+
+def _is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
+    count = job.spec.replicas.count
+    return all(rank in by_rank and by_rank[rank].node_name for rank in range(count))
+
+
+def _settle(
+    session: WriteSession,
+    job: Job,
+    found: Offer,
+    by_rank: Mapping[int, ReplicaObservation],
+    now: int,
+) -> bool:
+    """Record what a bound offer holds and make it an attempt; False when the books refuse."""
+    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
+    places = _choose_places(session, job, found, by_rank, known)
+    if places is None:
+        return False
+    attempt = _attempt_of(job, found, places, known, by_rank, now)
+    order = PlacementOrder(
+        attempt_id=attempt.id,
+        job_id=job.id,
+        tenant_id=job.tenant_id,
+        project_id=job.project_id,
+        cluster_id=found.cluster_id,
+        replicas=places,
+    )
+    if attempt.id not in placements.place(session, [order], now).placed:
+        return False
+    attempts_repository.insert_attempts(session, [attempt])
+    offers_repository.delete_offers(session, [found.attempt_id])
+    scheduled = replace(job, status=JobStatus.SCHEDULED, admitted_at=attempt.admitted_at)
+    changes: dict[str, Any] = {
+        "status": str(JobStatus.SCHEDULED),
+        "condition": str(Condition.STARTING),
+        "condition_at": now,
+        "reason": "",
+        "status_message": found.message,
+        "reason_counts": None,
+        "cluster_id": found.cluster_id,
+        "queue": found.local_queue,
+        "admitted_at": attempt.admitted_at,
+        "current_attempt_id": attempt.id,
+        "estimated_start": now,
+        "due_at": next_due(scheduled, now),
+    }
+    repository.update_job(session, job, now, **changes)
+    usage.note_queues(session, {job.id: found.local_queue})
+    events.record(session, _told(job, attempt, now))
+    return True
+
+
+def _choose_places(
+    session: WriteSession,
+    job: Job,
+    found: Offer,
+    by_rank: Mapping[int, ReplicaObservation],
+    known: Mapping[str, Node],
+) -> tuple[ReplicaOrder, ...] | None:
+    """Return what each replica holds: the devices that are told, else free ones of its node."""
+    asked = job.spec.resources
+    count = asked.gpu_count if asked.mig_profile is None else 0
+    taken: set[str] = set()
+    places = []
+    for rank in range(job.spec.replicas.count):
+        seen = by_rank[rank]
+        node = known.get(seen.node_name)
+        if node is None:
+            return None
+        own = [gpu.gpu_id for gpu in node.gpus if gpu.present]
+        told = tuple(gpu for gpu in seen.gpu_ids if gpu in own)
+        chosen = told[:count] if len(told) >= count else None
+        if chosen is None:
+            left = [gpu for gpu in own if gpu not in taken]
+            chosen = placements.choose_free(session, left, count, asked.gpu_milli)
+        if chosen is None:
+            return None
+        if asked.gpu_milli == 1000:
+            taken.update(chosen)
+        places.append(
+            ReplicaOrder(
+                replica_id=ReplicaId(new_id()),
+                rank=rank,
+                node_id=node.id,
+                gpu_ids=tuple(chosen),
+                gpu_milli=asked.gpu_milli,
+                cpu_milli=asked.cpu_milli,
+                memory_mib=asked.memory_mib,
+                ephemeral_mib=asked.ephemeral_mib,
+            )
+        )
+    return tuple(places)
+
+
+def _attempt_of(
+    job: Job,
+    found: Offer,
+    places: Sequence[ReplicaOrder],
+    known: Mapping[str, Node],
+    by_rank: Mapping[int, ReplicaObservation],
+    now: int,
+) -> Attempt:
+    names = {node.id: node.name for node in known.values()}
+    admitted_at = min(now, max(found.offered_at, found.admitted_at or now))
+    replicas = tuple(
+        Replica(
+            id=each.replica_id,
+            attempt_id=found.attempt_id,
+            rank=each.rank,
+            node_id=each.node_id,
+            node_name=names[each.node_id],
+            gpu_ids=tuple(each.gpu_ids),
+            gpu_milli=each.gpu_milli,
+            mig_device=None,
+            phase="pending",
+            ready=None,
+            started_at=None,
+            ended_at=None,
+            exit_code=None,
+            signal=None,
+            reason="",
+            message="",
+            url=None,
+            restart_count=0,
+        )
+        for each in places
+    )
+    return Attempt(
+        id=found.attempt_id,
+        job_id=job.id,
+        number=found.number,
+        epoch=found.number,
+        cluster_id=found.cluster_id,
+        state="starting",
+        stop_intent=None,
+        stop_reason="",
+        stop_message="",
+        stop_deadline=None,
+        evict_sent_at=None,
+        grace_s=job.spec.execution.grace_s,
+        admitted_at=admitted_at,
+        ensured_at=found.ensured_at or now,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        signal=None,
+        exit_reason="",
+        exit_message="",
+        lost_gpu_ms=None,
+        cluster_queue=found.cluster_queue,
+        local_queue=found.local_queue,
+        quota_usage=found.usage,
+        explanation=found.explanation,
+        forgotten=False,
+        version=1,
+        replicas=replicas,
+    )
+
+
+def _offer_of(job: Job, new: NewOffer, now: int) -> Offer:
+    return Offer(
+        attempt_id=AttemptId(new_id()),
+        job_id=job.id,
+        number=job.attempt_count + 1,
+        cluster_id=new.cluster_id,
+        local_queue=new.local_queue,
+        cluster_queue=new.cluster_queue,
+        state=OFFERED,
+        offered_at=now,
+        ensured_at=None,
+        admitted_at=None,
+        evict_sent_at=None,
+        usage=(),
+        explanation={"score": 0, "sentences": list(new.sentences)},
+        reason="",
+        message="",
+    )
+
+
+def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:
+    names = sorted({each.node_name for each in attempt.replicas})
+    where = names[0] if len(names) == 1 else f"{len(names)} nodes"
+    return job_event(
+        replace(job, cluster_id=attempt.cluster_id),
+        "job.scheduled",
+        now,
+        actor="kueue",
+        message=f"{job.name} was admitted by {attempt.cluster_queue} and bound to {where}.",
+        data={
+            "attempt": attempt.number,
+            "from_status": str(job.status),
+            "nodes": names,
+            "gpu_ids": [gpu for each in attempt.replicas for gpu in each.gpu_ids],
+            "queue": attempt.local_queue,
+            "cluster_queue": attempt.cluster_queue,
+            "wait_ms": now - (job.queued_at or now),
+        },
+    )

@@ -1,0 +1,75 @@
+"""Use cases of queues; other packages import from here."""
+
+from gpuplane.domains.queues.repository import Declared, Door
+from gpuplane.domains.queues.rules import (
+    QueueSpecs,
+    default_door,
+    door_names,
+    find_door,
+    known_doors,
+    quantity_text,
+)
+from gpuplane.domains.queues.rules.seen import Conflict, Seen, SeenKind
+from gpuplane.domains.queues.service.adopting import adopt_cluster_queue, adopt_cohort
+from gpuplane.domains.queues.service.declaring import (
+    CountUsers,
+    DeclaredQueues,
+    change_cluster_queue,
+    change_cohort,
+    change_local_queue,
+    choose_door,
+    create_cluster_queue,
+    create_cohort,
+    create_local_queue,
+    delete_cluster_queue,
+    delete_cohort,
+    delete_local_queue,
+    find_highest_class,
+    find_tenant_id,
+    load_declared,
+    load_specs,
+)
+from gpuplane.domains.queues.service.seeing import (
+    admits_itself,
+    ensure_default_quotas,
+    list_seen,
+    note_seen,
+    seen_of,
+)
+
+__all__ = [
+    "Conflict",
+    "CountUsers",
+    "Declared",
+    "DeclaredQueues",
+    "Door",
+    "QueueSpecs",
+    "Seen",
+    "SeenKind",
+    "admits_itself",
+    "adopt_cluster_queue",
+    "adopt_cohort",
+    "change_cluster_queue",
+    "change_cohort",
+    "change_local_queue",
+    "choose_door",
+    "create_cluster_queue",
+    "create_cohort",
+    "create_local_queue",
+    "default_door",
+    "delete_cluster_queue",
+    "delete_cohort",
+    "delete_local_queue",
+    "door_names",
+    "ensure_default_quotas",
+    "find_door",
+    "find_highest_class",
+    "find_tenant_id",
+    "known_doors",
+    "list_seen",
+    "load_declared",
+    "load_specs",
+    "note_seen",
+    "quantity_text",
+    "seen_of",
+]

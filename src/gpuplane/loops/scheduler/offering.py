@@ -1,0 +1,121 @@
+"""Which jobs are handed to clusters that admit by themselves, and why others are not.
+
+There the scheduler chooses the cluster alone: quota, order and nodes are Kueue's. Owns the choice;
+never a quota.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuplane.core.hardware import find_model
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.scheduling.decisions import Waiting
+from gpuplane.core.scheduling.windows import find_current_window
+from gpuplane.domains.jobs.service import Job, NewOffer
+from gpuplane.domains.queues import service as queues
+from gpuplane.loops.scheduler.loading import ClusterView, World
+
+KUEUE = "kueue"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What becomes of a queued job: an offer, a reason to wait, or clusters to decide on here."""
+
+    offer: NewOffer | None = None
+    waiting: Waiting | None = None
+    clusters: tuple[ClusterView, ...] = ()
+
+
+def admits_itself(view: ClusterView) -> bool:
+    """Return whether a cluster admits by its own Kueue."""
+    return view.cluster.config.get("admission") == KUEUE
+
+
+def choose(world: World, found: Sequence[ClusterView], job: Job, now: int) -> Choice:
+    """Return what becomes of a queued job, by the first of its clusters that can take it.
+
+    A cluster that admits by itself and comes first takes the job, if it could ever run there; one
+    that comes behind a cluster of ours is not asked, because what is offered is bound to it.
+
+    Args:
+        world: What was read.
+        found: The clusters it may run on, best first.
+        job: The job.
+        now: The instant, for its time window.
+    """
+    ours = tuple(view for view in found if not admits_itself(view))
+    reason: Reason | None = None
+    for view in found:
+        if not admits_itself(view):
+            return Choice(clusters=ours)
+        told = _refusal(view, job, now)
+        if told is None:
+            made = _offer(world, view, job)
+            if made is not None:
+                return Choice(offer=made)
+            told = _doorless(view, job)
+        reason = reason or told
+    if reason is None:
+        return Choice(clusters=ours)
+    return Choice(waiting=Waiting(job.id, job.version, reason, (), 0))
+
+
+def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | None:
+    tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
+    spec = job.spec
+    door = queues.choose_door(
+        view.queues, tenant, str(spec.job_type), spec.queue, spec.priority
+    )  # fmt: skip - the call reads as one line
+    real = {each.name for each in view.queues.cluster_queues if not each.covers_everything}
+    if door is None or door.cluster_queue not in real:
+        return None
+    name = view.cluster.name
+    said = f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
+    return NewOffer(
+        job.id, job.version, view.cluster.id, f"{name}/{door.name}", door.cluster_queue, (said,)
+    )
+
+
+def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
+    """Return why a job is not handed to a cluster just now, or None."""
+    if view.cluster.frozen:
+        return Reason(Word.FROZEN, f"{view.cluster.name} is frozen. {view.cluster.frozen_reason}")
+    window = job.spec.window
+    if window is not None and find_current_window(window, now) is None:
+        return Reason(Word.TIME_WINDOW, "Its time window is closed.")
+    asked = job.spec.resources
+    if not asked.gpu_count and asked.mig_profile is None:
+        return None
+    if asked.mig_profile is not None:
+        said = f"On {view.cluster.name}, where Kueue admits, MIG instances are not followed."
+        return Reason(Word.MIG_UNAVAILABLE, said, "Name a cluster with embedded admission.")
+    shapes = view.cluster.gpu_shapes
+    models = shapes if asked.gpu_model is None else asked.gpu_model.split("|")
+    fitting = [model for model in models if model in shapes and _is_large_enough(model, job)]
+    if not fitting:
+        return Reason(Word.GPU_MODEL, f"{view.cluster.name} has no GPU of the kind it asks for.")
+    if max(shapes[model][0] for model in fitting) < asked.gpu_count:
+        said = f"No node of {view.cluster.name} has {asked.gpu_count} of these GPUs."
+        return Reason(Word.NODE_TOO_SMALL, said)
+    return None
+
+
+def _is_large_enough(model: str, job: Job) -> bool:
+    asked = job.spec.resources
+    known = find_model(model)
+    if known is None:
+        return True
+    if asked.gpu_architecture and known.architecture != asked.gpu_architecture:
+        return False
+    return asked.gpu_memory_mib is None or known.memory_mib >= asked.gpu_memory_mib
+
+
+def _doorless(view: ClusterView, job: Job) -> Reason:
+    named = f"named {job.spec.queue!r} " if job.spec.queue else ""
+    return Reason(
+        Word.NO_QUEUE,
+        f"Its tenant has no LocalQueue {named}on {view.cluster.name} that takes "
+        f"{job.spec.job_type} jobs of class {job.spec.priority}.",
+        "Have an operator create one, or use another cluster or class.",
+    )

@@ -14,6 +14,11 @@ SERVER_COMMANDS = {
         "Upgrade, back up, restore and check the database.",
         START,
     ),
+    "operator": Entry(
+        "gpuplane.entry.operating:operator",
+        "Serve GPUWorkload and MIGLayout inside a cluster.",
+        START,
+    ),
 }
 """Named by their place, so that a command of the client imports nothing of the server."""
 

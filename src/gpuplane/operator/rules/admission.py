@@ -29,13 +29,13 @@ def list_defaults(workload: Json) -> list[dict[str, Any]]:
             operations.append({"op": "add", "path": f"/spec/{name}", "value": value})
     policy = spec.get("retryPolicy")
     if not isinstance(policy, dict):
-        value = {"maxRetries": 3, "backoffSeconds": 30}
-        operations.append({"op": "add", "path": "/spec/retryPolicy", "value": value})
+        retries = {"maxRetries": 3, "backoffSeconds": 30}
+        operations.append({"op": "add", "path": "/spec/retryPolicy", "value": retries})
     meta = workload.get("metadata") or {}
     finalizers = list(meta.get("finalizers") or [])
     if FINALIZER not in finalizers and "deletionTimestamp" not in meta:
-        value = [*finalizers, FINALIZER]
-        operations.append({"op": "add", "path": "/metadata/finalizers", "value": value})
+        guarded = [*finalizers, FINALIZER]
+        operations.append({"op": "add", "path": "/metadata/finalizers", "value": guarded})
     return operations
 
 

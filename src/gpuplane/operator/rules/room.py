@@ -4,7 +4,7 @@ Owns the sums of pods and of what was promised to workloads whose pods are not b
 thread-safe; one event loop owns it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuplane.operator.names import RESOURCES, Vendor
@@ -102,6 +102,10 @@ class Room:
     def find_hold(self, uid: str) -> Hold | None:
         """Return what is promised to a workload."""
         return self._holds.get(uid)
+
+    def holds(self) -> Iterable[tuple[str, Hold]]:
+        """Return every promise by the uid of its workload."""
+        return self._holds.items()
 
     def _mark(self, job: tuple[str, str], change: int) -> None:
         """Count a Job's bound pods, and let its promise stand only while there is none."""

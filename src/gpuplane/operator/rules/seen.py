@@ -222,6 +222,12 @@ def read_job(item: Json) -> Job:
     )
 
 
+def read_pod_of_interest(item: Json) -> Pod | None:
+    """Return what is kept of a Pod that asks for GPUs, None of every other."""
+    pod = read_pod(item)
+    return pod if pod.gpus else None
+
+
 def read_workload(item: Json) -> Workload:
     """Return what is kept of a GPUWorkload; defaults are those of its schema."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
@@ -249,7 +255,8 @@ def read_workload(item: Json) -> Workload:
         reservation=None
         if not reservation
         else Reservation(
-            read_instant_s(reservation.get("startTime")), int(reservation.get("holdSeconds") or 300)
+            _instant_or_none(reservation.get("startTime")),
+            int(reservation.get("holdSeconds", 300)),
         ),
         is_preemptible=annotations.get(PREEMPTIBLE_ANNOTATION) != "false",
         phase=_phase(status.get("phase")),
@@ -271,6 +278,14 @@ def read_instant_s(text: object) -> int:
     if not text:
         return 0
     return int(datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp())
+
+
+def _instant_or_none(text: object) -> int:
+    """Return an instant, 0 for what is none: a wrong one of one object must not stop the rest."""
+    try:
+        return read_instant_s(text)
+    except ValueError:
+        return 0
 
 
 def _phase(text: object) -> Phase | None:

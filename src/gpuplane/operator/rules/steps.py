@@ -7,7 +7,7 @@ workload is the retry.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuplane.operator.names import FINALIZER, OVER, Phase, Priority
+from gpuplane.operator.names import FINALIZER, OVER, Priority
 from gpuplane.operator.rules.jobs import job_name
 from gpuplane.operator.rules.nodes import Choice, list_candidates
 from gpuplane.operator.rules.phases import Standing, decide_standing
@@ -139,6 +139,7 @@ def decide_placement(
     *,
     chance: int,
     mix: Mapping[int, int],
+    reserved: str = "",
 ) -> Placed | Refused:
     """Return the node of a workload, by preemption where nothing else helps.
 
@@ -148,6 +149,7 @@ def decide_placement(
         placed: By node, the workloads of this operator that hold GPUs there.
         chance: Any number not below 0, for the strategy `random`.
         mix: How many unfinished workloads ask for so many GPUs.
+        reserved: A node that was kept for the workload; taken if it still fits.
     """
     known = list(nodes)
     choice = list_candidates(known, workload, used, busy_ids)
@@ -168,8 +170,3 @@ def _reason(choice: Choice) -> str:
 
 def _has_gpu_nodes(choice: Choice) -> bool:
     return any(why != "NoGPUs" for why in choice.left_out)
-
-
-def phase_before_start(workload: Workload) -> Phase:
-    """Return the phase of a workload without a Job: held GPUs make it more than pending."""
-    return Phase.SCHEDULING if workload.node else Phase.PENDING

@@ -1,0 +1,148 @@
+"""The command `gpuplane operator`: settings in, one replica of the operator out."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpuplane.kube.connections import Connection
+    from gpuplane.operator.models import Models
+
+DEFAULT_NAMESPACE = "gpuplane-system"
+
+
+@click.command(name="operator")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Cluster to work in; the Pod's own ServiceAccount where it is left out.",
+)
+@click.option("--namespace", help="Where the Lease lies; the Pod's own where it is left out.")
+@click.option(
+    "--models",
+    "models_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file with the image of each model; `*` is the default.",
+)
+@click.option("--model", "pairs", multiple=True, metavar="NAME=IMAGE", help="One model's image.")
+@click.option("--default-image", help="Image of every model that has none of its own.")
+@click.option("--queue", default="", help="Kueue LocalQueue of workloads that name none.")
+@click.option(
+    "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--metrics-port", default=8080, show_default=True, help="Port of /metrics.")
+@click.option("--probe-port", default=8081, show_default=True, help="Port of /healthz, /readyz.")
+@click.option("--webhook-port", type=int, help="Port of the webhooks; needs a certificate.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate of the webhooks.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key.")
+@click.option("--workers", default=8, show_default=True, help="Workloads looked at at once.")
+@click.option("--lease-seconds", default=15, show_default=True, help="How long the Lease holds.")
+@click.option("--single", is_flag=True, help="No election: this is the only replica.")
+@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING …")
+def operator(
+    kubeconfig: Path | None,
+    namespace: str | None,
+    models_file: Path | None,
+    pairs: tuple[str, ...],
+    default_image: str | None,
+    queue: str,
+    provisioning_class: str,
+    host: str,
+    metrics_port: int,
+    probe_port: int,
+    webhook_port: int | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    workers: int,
+    lease_seconds: int,
+    log_level: str,
+    *,
+    single: bool,
+) -> int:
+    """Run one replica of the operator of GPUWorkload and MIGLayout; SIGTERM ends it."""
+    from gpuplane.kit.logs import setup_logging
+    from gpuplane.operator.running import OperatorSettings
+
+    if webhook_port is not None and (tls_cert is None or tls_key is None):
+        raise click.UsageError("webhooks are served over TLS: give --tls-cert and --tls-key")
+    connection = _connection(kubeconfig)
+    settings = OperatorSettings(
+        namespace=namespace or connection.namespace or DEFAULT_NAMESPACE,
+        identity=f"{socket.gethostname()}_{os.getpid()}",
+        elects=not single,
+        lease_s=lease_seconds,
+        host=host,
+        metrics_port=metrics_port,
+        probe_port=probe_port,
+        webhook_port=webhook_port,
+        certificate=tls_cert,
+        private_key=tls_key,
+        default_queue=queue,
+        provisioning_class=provisioning_class,
+        workers=workers,
+    )
+    models = _models(models_file, pairs, default_image)
+    setup_logging(log_level)
+    logging.getLogger("uvicorn.error").setLevel("WARNING")
+    asyncio.run(_run(connection, models, settings))
+    return 0
+
+
+async def _run(connection: "Connection", models: "Models", settings: object) -> None:
+    from gpuplane.kit.clock import SystemClock
+    from gpuplane.kube.clients import KubeClient
+    from gpuplane.operator.running import Operator, OperatorSettings
+
+    assert isinstance(settings, OperatorSettings)
+    clock = SystemClock()
+    async with KubeClient(connection, user_agent="gpuplane-operator", clock=clock) as client:
+        task = asyncio.create_task(Operator(client, models, settings, clock).run())
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            click.echo("gpuplane operator: stopped; what it placed goes on", err=True)
+
+
+def _connection(kubeconfig: Path | None) -> "Connection":
+    from gpuplane.kube.connections import BadKubeconfig, NotInCluster, in_cluster, read_kubeconfig
+
+    try:
+        if kubeconfig is None:
+            return in_cluster()
+        return read_kubeconfig(kubeconfig.read_text(encoding="utf-8"))
+    except NotInCluster as error:
+        raise click.UsageError(f"{error} Outside a cluster give --kubeconfig.") from error
+    except BadKubeconfig as error:
+        raise click.UsageError(f"{kubeconfig}: {error}") from error
+
+
+def _models(path: Path | None, pairs: tuple[str, ...], default: str | None) -> "Models":
+    from gpuplane.operator.models import DEFAULT, BadModels, Models, load_models
+    from gpuplane.operator.rules.jobs import Image
+
+    images: dict[str, Image] = {}
+    for pair in pairs:
+        name, sign, image = pair.partition("=")
+        if not sign or not name or not image:
+            raise click.UsageError(f"--model {pair}: write NAME=IMAGE")
+        images[name] = Image(image)
+    if default:
+        images[DEFAULT] = Image(default)
+    if path is None:
+        return Models(images)
+    if images:
+        raise click.UsageError("give --models, or --model and --default-image")
+    try:
+        return load_models(path)
+    except BadModels as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,215 @@
+"""What the leading replica runs: informers, the world they fill, and those who look at it.
+
+Owns their start and end. A new leader reads everything before it decides anything, so that what
+an earlier one promised is known.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, TypeVar
+
+from gpuplane.kit.clock import Clock
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Conflict, KubeError
+from gpuplane.kube.informers import Change, Informer
+from gpuplane.kube.kinds import GPU_WORKLOAD, JOB, NODE, POD, WORKLOAD_PRIORITY_CLASS
+from gpuplane.operator.events import Announcer
+from gpuplane.operator.meters import Meters
+from gpuplane.operator.migs import MIG_LAYOUT, LayoutReconciler
+from gpuplane.operator.models import Models
+from gpuplane.operator.names import CONTROLLER, CONTROLLER_LABEL
+from gpuplane.operator.provisioning import Provisioner
+from gpuplane.operator.rules.layouts import Group, read_group
+from gpuplane.operator.rules.seen import (
+    Node,
+    Pod,
+    read_job,
+    read_node,
+    read_pod_of_interest,
+    read_workload,
+)
+from gpuplane.operator.worklist import Worklist
+from gpuplane.operator.workloads import Queues, Reconciler
+from gpuplane.operator.world import Key, World
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+SYNC_S = 120.0
+LATER_S = 0.2
+"""A look whose write was stale is taken again when the informer has caught up."""
+ERROR_FIRST_S, ERROR_LAST_S = 0.5, 60.0
+
+
+class Leader:
+    """The work of the leader."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        models: Models,
+        meters: Meters,
+        clock: Clock,
+        *,
+        may_act: Callable[[], bool],
+        default_queue: str = "",
+        provisioning_class: str = "",
+        workers: int = 8,
+    ) -> None:
+        """Prepare the work; `start` begins it.
+
+        Args:
+            may_act: Whether this replica leads still, asked before each look.
+            workers: Looks at once; each waits for the API server most of its time.
+        """
+        self._client, self._models, self._meters, self._clock = client, models, meters, clock
+        self._may_act = may_act
+        self._default_queue = default_queue
+        self._provisioning_class = provisioning_class
+        self._workers = workers
+        self._work: Worklist[Key] = Worklist(clock)
+        self._layout_work: Worklist[str] = Worklist(clock)
+        self.world = World(self._work.add)
+        self._announcer = Announcer(client, clock)
+        self._layouts = LayoutReconciler(client, self.world)
+        self._failures: dict[Hashable, int] = {}
+        self._informers = self._make_informers()
+        self._tasks: list[asyncio.Task[None]] = []
+        meters.waiting.set_function(lambda: len(self._work))
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a part ended that never ends by itself."""
+        return any(task.done() for task in self._tasks)
+
+    async def start(self) -> bool:
+        """Read everything and begin; False where the cluster did not show everything in time."""
+        for informer in self._informers:
+            informer.start()
+        deadline = self._clock.monotonic() + SYNC_S
+        for informer in self._informers:
+            if not await informer.wait_synced(max(0.1, deadline - self._clock.monotonic())):
+                log.warning("%s cannot be read: %s", informer.kind, informer.state.last_error)
+                return False
+        # By a kind of its own that only Kueue serves; the group alone may be left over.
+        served = await self._client.resolve(WORKLOAD_PRIORITY_CLASS)
+        reconciler = Reconciler(
+            self._client,
+            self.world,
+            self._models,
+            Queues(served is not None, self._default_queue),
+            self._meters,
+            self._announcer,
+            Provisioner(self._client, self._provisioning_class),
+            self._clock,
+            random.SystemRandom(),
+        )
+        reconciler.take_over()
+
+        async def look_at_layout(name: str) -> None:
+            await self._layouts.look(name)
+
+        jobs: list[Coroutine[Any, Any, None]] = [self._announcer.run()]
+        jobs += [self._run(self._work, reconciler.look) for _ in range(self._workers)]
+        jobs.append(self._run(self._layout_work, look_at_layout))
+        self._tasks = [asyncio.create_task(job) for job in jobs]
+        return True
+
+    async def stop(self) -> None:
+        """End everything at its next wait."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for informer in self._informers:
+            await informer.stop()
+        self._meters.waiting.set_function(lambda: 0)
+
+    async def _run(
+        self, work: Worklist[K], look: Callable[[K], Coroutine[Any, Any, float | None]]
+    ) -> None:
+        while True:
+            key = await work.take()
+            if not self._may_act():
+                return
+            started = self._clock.monotonic()
+            result = "success"
+            try:
+                again_s = await look(key)
+                self._failures.pop(key, None)
+                if again_s is not None:
+                    work.add_later(key, again_s)
+            except Conflict:
+                result = "stale"
+                work.add_later(key, LATER_S)
+            except KubeError as error:
+                result = "error"
+                log.warning("%s is tried again: %s", key, error)
+                self._put_off(work, key)
+            except Exception:
+                result = "error"
+                log.exception("a look at %s failed", key)
+                self._put_off(work, key)
+            finally:
+                work.done(key)
+                taken_s = self._clock.monotonic() - started
+                self._meters.reconciled.labels(result).observe(taken_s)
+
+    def _put_off(self, work: Worklist[K], key: K) -> None:
+        failures = self._failures.get(key, 0) + 1
+        self._failures[key] = failures
+        work.add_later(key, min(ERROR_FIRST_S * 2 ** min(failures - 1, 10), ERROR_LAST_S))
+
+    # What informers tell
+
+    def _make_informers(self) -> list[Informer[Any]]:
+        ours = {CONTROLLER_LABEL: CONTROLLER}
+        world = self.world
+        nodes = Informer(self._client, NODE, convert=read_node, clock=self._clock)
+        nodes.on_change(self._node_changed)
+        pods = Informer(self._client, POD, convert=read_pod_of_interest, clock=self._clock)
+        pods.on_change(self._pod_changed)
+        jobs = Informer(self._client, JOB, labels=ours, convert=read_job, clock=self._clock)
+        jobs.on_change(_tell(world.set_job, world.remove_job))
+        workloads = Informer(self._client, GPU_WORKLOAD, convert=read_workload, clock=self._clock)
+        workloads.on_change(_tell(world.set_workload, world.remove_workload))
+        layouts = Informer(self._client, MIG_LAYOUT, convert=read_group, clock=self._clock)
+        layouts.on_change(self._layout_changed)
+        return [nodes, jobs, pods, workloads, layouts]
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.new is not None:
+            self.world.set_node(change.new)
+        elif change.old is not None:
+            self.world.remove_node(change.old)
+        old, new = change.old, change.new
+        if old and new and (old.labels, old.annotations) == (new.labels, new.annotations):
+            return
+        for name in self._layouts.names():
+            self._layout_work.add(name)
+
+    def _pod_changed(self, change: Change[Pod | None]) -> None:
+        if change.new is not None:
+            self.world.set_pod(change.new)
+        elif change.old is not None:
+            self.world.remove_pod(change.old)
+
+    def _layout_changed(self, change: Change[Group]) -> None:
+        if change.new is not None:
+            self._layouts.set_group(change.new)
+        else:
+            self._layouts.remove_group(change.name)
+        for name in self._layouts.names():
+            self._layout_work.add(name)
+
+
+def _tell(put: Callable[[T], None], drop: Callable[[T], None]) -> Callable[[Change[T]], None]:
+    def told(change: Change[T]) -> None:
+        if change.new is not None:
+            put(change.new)
+        elif change.old is not None:
+            drop(change.old)
+
+    return told

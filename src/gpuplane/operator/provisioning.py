@@ -1,0 +1,73 @@
+"""Asks the cluster autoscaler for nodes, by a ProvisioningRequest.
+
+Owns the request of a workload and what its conditions mean. The request and its PodTemplate carry
+the workload as their owner and go with it.
+
+Source: kubernetes/autoscaler, ProvisioningRequest API `autoscaling.x-k8s.io/v1`: conditions
+Accepted, Provisioned, Failed, BookingExpired, CapacityRevoked.
+"""
+
+import contextlib
+from typing import Any
+
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import AlreadyThere
+from gpuplane.kube.kinds import PROVISIONING_REQUEST
+from gpuplane.operator.names import RESOURCES
+from gpuplane.operator.rules.jobs import Image, build_job, job_name, owner_of
+from gpuplane.operator.rules.seen import Workload
+
+_ENDED = ("Failed", "Provisioned", "BookingExpired", "CapacityRevoked")
+
+
+class Provisioner:
+    """Makes ProvisioningRequests of one class."""
+
+    def __init__(self, client: KubeClient, class_name: str = "") -> None:
+        """Prepare requests of a class; an empty one asks nobody."""
+        self._client = client
+        self._class = class_name
+
+    async def expects_nodes(self, workload: Workload, image: Image | None) -> bool:
+        """Return whether the autoscaler is still at work for a workload; asks it the first time."""
+        if not self._class or image is None:
+            return False
+        name = job_name(workload)
+        found = await self._client.find(PROVISIONING_REQUEST, name, workload.namespace)
+        if found is None:
+            await self._ask(workload, image, name)
+            return True
+        conditions = (found.get("status") or {}).get("conditions") or ()
+        return not any(
+            each.get("type") in _ENDED and each.get("status") == "True" for each in conditions
+        )
+
+    async def _ask(self, workload: Workload, image: Image, name: str) -> None:
+        meta = {
+            "name": name,
+            "namespace": workload.namespace,
+            "ownerReferences": [owner_of(workload)],
+        }
+        for body in (_template(workload, image, meta), self._request(name, meta)):
+            with contextlib.suppress(AlreadyThere):
+                await self._client.create(body)
+
+    def _request(self, name: str, meta: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "apiVersion": PROVISIONING_REQUEST.api_version,
+            "kind": PROVISIONING_REQUEST.kind,
+            "metadata": meta,
+            "spec": {
+                "provisioningClassName": self._class,
+                "podSets": [{"count": 1, "podTemplateRef": {"name": name}}],
+            },
+        }
+
+
+def _template(workload: Workload, image: Image, meta: dict[str, Any]) -> dict[str, Any]:
+    resource = RESOURCES[workload.vendor][0]
+    job = build_job(workload, image, "", "", resource, queue="")
+    template = job["spec"]["template"]
+    # Any node will do, above all one that is not there yet.
+    del template["spec"]["affinity"]
+    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": meta, "template": template}

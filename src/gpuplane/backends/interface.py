@@ -259,6 +259,10 @@ class BackendError(Exception):
         self.message = message
 
 
+class Unavailable(BackendError):
+    """The backend cannot be reached or is overloaded: nothing was learnt, ask again later."""
+
+
 class StaleEpoch(BackendError):
     """A verb named an epoch older than the attempt's; nothing was done."""
 

@@ -17,6 +17,7 @@ from gpuplane.backends.interface import (
     BackendError,
     StaleEpoch,
     Tombstoned,
+    Unavailable,
 )
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
@@ -155,6 +156,9 @@ class DispatcherLoop:
         except (StaleEpoch, Tombstoned) as error:
             log.info("attempt %s will not start: %s", attempt.id, error.message)
             return Outcome(attempt, gone=True)
+        except Unavailable as error:
+            log.warning("attempt %s cannot be started just now: %s", attempt.id, error.message)
+            return Outcome(attempt, gone=True)  # its turn comes again; monitors bound the wait
         except BackendError as error:
             return Outcome(attempt, error.word or str(Word.START_FAILED), error.message)
         return Outcome(attempt)

@@ -1,0 +1,353 @@
+"""The Kubernetes backend: verbs of the contract on records, objects and informers of one cluster.
+
+Keeps nothing that the cluster does not say, but for archived logs: a new object on the same
+cluster goes on where the last one ended. Never binds a pod and never touches what has not our
+label.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from gpuplane.backends.interface import (
+    AttemptPlan,
+    AttemptRef,
+    BackendError,
+    ExecResult,
+    LogChunk,
+    Observation,
+    Probe,
+    ReplicaChanges,
+    Stream,
+    Unavailable,
+)
+from gpuplane.backends.kubernetes import starting
+from gpuplane.backends.kubernetes.archive import LogArchive
+from gpuplane.backends.kubernetes.fencing import RecordStore
+from gpuplane.backends.kubernetes.inventory import observe_node
+from gpuplane.backends.kubernetes.manifests.workloads import Served
+from gpuplane.backends.kubernetes.observing import pods_by_rank
+from gpuplane.backends.kubernetes.records import (
+    FORGOTTEN,
+    STARTED,
+    Record,
+    decide_evict,
+    decide_forget,
+)
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.backends.kubernetes.settling import Settler, delete_main
+from gpuplane.backends.kubernetes.shapes import Pod
+from gpuplane.backends.kubernetes.tailing import LogTails
+from gpuplane.backends.kubernetes.views import ClusterView
+from gpuplane.backends.kubernetes.watching import ClusterWatch
+from gpuplane.core.ids import AttemptId
+from gpuplane.kit.clock import Clock
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import KubeError, NotThere, Unreachable
+from gpuplane.kube.kinds import POD
+
+NOTHING_KEPT = "NothingKept"
+"""The word of a BackendError for an attempt of which nothing is kept."""
+
+SILENT_S = 60.0
+"""How long a cluster may not be heard of before what runs on it counts as unreachable. A watch
+that is quiet gets a bookmark about once a minute, so failures must be seen as well."""
+
+_FOLLOW_S = 1.0
+"""How often a follower asks whether the attempt is over when nothing is written."""
+
+_CHUNK_BYTES = 65_536
+
+
+class KubernetesBackend:
+    """One Kubernetes cluster.
+
+    Args:
+        client: Of the cluster; closed with the backend.
+        cluster_id: The id under which the product knows it; on the label of all that is ours.
+        home: The product's home; archived logs lie below it.
+        clock: Tells when something was observed.
+        settings: Limits and habits.
+    """
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster_id: str,
+        home: Path,
+        clock: Clock,
+        settings: KubernetesSettings | None = None,
+    ) -> None:
+        self.client = client
+        self.cluster_id = cluster_id
+        self.settings = settings or KubernetesSettings()
+        self._clock = clock
+        self._view = ClusterView()
+        self._changed = asyncio.Event()
+        archive = home / "kubernetes" / cluster_id / "logs"
+        self._archive = LogArchive(archive, self.settings.max_log_bytes)
+        self._output = asyncio.Event()
+        self._tails = LogTails(client, self._archive, self.settings.log_followers, self._output.set)
+        space = self.settings.records_namespace
+        self._records = RecordStore(client, self._view, cluster_id, space)
+        self._settler = Settler(
+            client, self._view, self._records, self._tails, clock, self.settings
+        )
+        self._watch = ClusterWatch(client, self._view, cluster_id, space, clock, self._note_change)
+        self._served = Served()
+        self._starts: WeakValueDictionary[AttemptId, asyncio.Lock] = WeakValueDictionary()
+        self._opening: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Begin to listen to the cluster; may be called again after a failure.
+
+        Raises:
+            Unavailable: If it cannot be reached or read now.
+        """
+        if self._opening is None or (self._opening.done() and self._failed_to_open()):
+            self._opening = asyncio.create_task(self._open(), name=f"open:{self.cluster_id}")
+        await asyncio.shield(self._opening)
+
+    async def stop(self) -> None:
+        """Let go of the cluster; what runs goes on."""
+        for task in (self._opening, self._settling):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, BackendError):
+                    await task
+        await self._settler.stop()
+        await self._tails.stop()
+        await self._watch.stop()
+        await self.client.close()
+
+    async def probe(self) -> Probe:
+        """Return whether the cluster answers, and what it promises; see `Backend`."""
+        with starting.told():
+            version = await self.client.version()
+        await self.open()
+        notes = [
+            "Standard output and standard error of a pod come as one stream.",
+            "CPU is a share under contention, not a ceiling; memory and disk are enforced.",
+        ]
+        if self.settings.admission == "embedded":
+            notes.append("Nodes are chosen here and bound by the cluster's own scheduler.")
+        return Probe(
+            reachable=not self._is_silent(),
+            kind=self.kind,
+            version=version.text,
+            notes=tuple(notes),
+        )
+
+    async def observe(self) -> Observation:
+        """Return nodes, GPUs and every attempt not yet forgotten; see `Backend`."""
+        await self.open()
+        nodes = tuple(observe_node(each) for each in self._watch.node_facts())
+        replicas = tuple(self._view.observe())
+        return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas)
+
+    async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
+        """Return the replicas that changed since the cursor; see `ObservesChanges`."""
+        await self.open()
+        position, replicas = self._view.changed_since(cursor)
+        now = self._clock.now_ms()
+        return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas))
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when an informer saw something new, or after timeout_s; see `Backend`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+
+    async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+        """Start the attempt unless it was started already or was evicted; see `Backend`."""
+        await self.open()
+        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
+        async with lock:
+            with starting.told():
+                await starting.ensure_started(
+                    self.client,
+                    self._records,
+                    plan,
+                    secrets,
+                    self.settings,
+                    self.cluster_id,
+                    self._served,
+                    self._clock.now_ms,
+                )
+        self._note_change()
+
+    async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
+        """Stop an attempt, or forbid its start; see `Backend`."""
+        await self.open()
+        now = self._clock.now_ms()
+        with starting.told():
+            record = await self._records.change(
+                ref.attempt_id, lambda found: decide_evict(found, ref, reason, now)
+            )
+            if record is not None and record.name and record.fate != FORGOTTEN:
+                await self._end(record, round(grace_s))
+        self._note_change()
+
+    async def forget(self, ref: AttemptRef) -> None:
+        """Drop what is kept of an attempt that is over; see `Backend`."""
+        await self.open()
+        now = self._clock.now_ms()
+        with starting.told():
+            record = await self._records.change(
+                ref.attempt_id, lambda found: decide_forget(found, ref, now)
+            )
+            if record is None:
+                return
+            await asyncio.to_thread(self._archive.forget, ref.attempt_id)
+            main = self._view.main(ref.attempt_id)
+            if main is not None:
+                await delete_main(self.client, main)
+        self._note_change()
+
+    async def read_logs(
+        self, ref: AttemptRef, rank: int, stream: Stream, offset: int, limit_bytes: int
+    ) -> LogChunk:
+        """Return a run of bytes of a replica's output; see `ReadsLogs`."""
+        record = await self._kept(ref)
+        if stream is Stream.STDERR:
+            return LogChunk(rank, stream, offset, b"")
+        await self._refresh(record, rank)
+        data = await asyncio.to_thread(
+            self._archive.read, ref.attempt_id, rank, offset, limit_bytes
+        )
+        return LogChunk(rank, stream, offset, data)
+
+    async def follow_logs(
+        self, ref: AttemptRef, ranks: Sequence[int], stdout_offset: int, stderr_offset: int
+    ) -> AsyncIterator[LogChunk]:
+        """Yield output as it is written until the attempt is over; see `ReadsLogs`.
+
+        All output is standard output here, so `stderr_offset` is never reached.
+        """
+        record = await self._kept(ref)
+        offsets = dict.fromkeys(ranks, stdout_offset)
+        is_over = False
+        for rank in ranks:
+            await self._refresh(record, rank)
+        while True:
+            self._output.clear()
+            wrote = False
+            for rank in ranks:
+                while data := await asyncio.to_thread(
+                    self._archive.read, ref.attempt_id, rank, offsets[rank], _CHUNK_BYTES
+                ):
+                    yield LogChunk(rank, Stream.STDOUT, offsets[rank], data, self._clock.now_ms())
+                    offsets[rank] += len(data)
+                    wrote = True
+            if is_over and not wrote:
+                return
+            # Once more after the end is known: what came in between is not lost.
+            latest = self._view.record(ref.attempt_id)
+            is_over = latest is None or latest.is_over
+            if not is_over and not wrote:
+                self._follow_running(ref.attempt_id, ranks)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_FOLLOW_S):
+                        await self._output.wait()
+
+    async def exec(
+        self, ref: AttemptRef, rank: int, command: Sequence[str], stdin: bytes, timeout_s: float
+    ) -> ExecResult:
+        """Run a command in a replica's container; see `Executes`.
+
+        A command that takes longer than timeout_s answers 124, as `timeout` does.
+        """
+        record = await self._kept(ref)
+        pod = self._pod(record.id, rank)
+        if pod is None or pod.main is None or pod.main.state.running is None:
+            raise BackendError(NOTHING_KEPT, f"rank {rank} of {ref.attempt_id} does not run")
+        try:
+            with starting.told():
+                done = await self.client.exec(
+                    pod.metadata.name, pod.metadata.namespace, "main", command, stdin, timeout_s
+                )
+        except Unavailable as error:
+            if "Timeout" not in error.message:
+                raise
+            return ExecResult(124, b"", error.message.encode())
+        limit = self.settings.max_exec_bytes
+        return ExecResult(done.exit_code, done.stdout[:limit], done.stderr[:limit])
+
+    async def _open(self) -> None:
+        with starting.told():
+            await starting.ensure_namespace(self.client, self.settings.records_namespace, {})
+            served = await asyncio.gather(
+                self.client.served("jobset.x-k8s.io"), self.client.served("keda.sh")
+            )
+        self._served = Served(jobsets=served[0] is not None, keda=served[1] is not None)
+        if not await self._watch.start(jobsets=self._served.jobsets):
+            raise Unavailable("Unreachable", self._watch.trouble or "the first lists took too long")
+        self._settling = asyncio.create_task(self._settler.run(), name=f"settle:{self.cluster_id}")
+        self._settler.wake()
+
+    def _failed_to_open(self) -> bool:
+        task = self._opening
+        return task is not None and (task.cancelled() or task.exception() is not None)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._settler.wake()
+
+    def _is_silent(self) -> bool:
+        return bool(self._watch.trouble) and any(
+            (each.silent_s() or 0.0) > SILENT_S for each in self._watch.informers
+        )
+
+    async def _end(self, record: Record, grace_s: int) -> None:
+        """Delete the pods of an attempt with this grace, then what would make new ones."""
+        labels = starting.pods_of(record.id, self.cluster_id)
+        for rank, pod in self._ranks(record.id).items():
+            if record.fate == STARTED and pod in self._view.pods(record.id):
+                self._tails.follow(pod, record.id, rank)
+        for found in await self.client.list(POD, record.namespace, labels):
+            metadata = found["metadata"]
+            await self.client.delete(
+                POD, metadata["name"], record.namespace, uid=metadata["uid"], grace_s=grace_s
+            )
+        await self.client.delete(starting.kind_named(record.kind), record.name, record.namespace)
+
+    def _ranks(self, attempt_id: AttemptId) -> dict[int, Pod]:
+        sight = self._view.sight(attempt_id)
+        return pods_by_rank(sight) if sight is not None else {}
+
+    def _pod(self, attempt_id: AttemptId, rank: int) -> Pod | None:
+        pod = self._ranks(attempt_id).get(rank)
+        alive = {each.metadata.uid for each in self._view.pods(attempt_id)}
+        return pod if pod is not None and pod.metadata.uid in alive else None
+
+    async def _kept(self, ref: AttemptRef) -> Record:
+        await self.open()
+        record = self._view.record(ref.attempt_id)
+        if record is None or record.fate == FORGOTTEN:
+            raise BackendError(NOTHING_KEPT, f"nothing is kept of attempt {ref.attempt_id}")
+        return record
+
+    async def _refresh(self, record: Record, rank: int) -> None:
+        """Have the archive hold what the replica has written until now, as far as it is there."""
+        if record.is_over and self._archive.has(record.id, rank):
+            return
+        pod = self._pod(record.id, rank)
+        if pod is None or pod.main is None:
+            return
+        with contextlib.suppress(NotThere, Unreachable):
+            try:
+                await self._tails.read_off(pod, record.id, rank)
+            except KubeError as error:
+                raise starting.backend_error(error) from error
+
+    def _follow_running(self, attempt_id: AttemptId, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            pod = self._pod(attempt_id, rank)
+            if pod is not None and pod.main is not None and pod.main.state.running is not None:
+                self._tails.follow(pod, attempt_id, rank)

@@ -1,0 +1,123 @@
+"""A service: Deployment, Service, and what scales it.
+
+The Deployment is made with no replicas; the release gives it as many as were admitted.
+"""
+
+from typing import Any
+
+from gpuplane.backends.interface import AttemptPlan
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.pods import owner_labels
+from gpuplane.core.workloads import ReplicaRequest
+
+DEFAULT_PORT = 8080
+"""Where a service listens that leaves the port to us; it is told by `PORT`."""
+
+CPU_TARGET_PERCENT = 80
+"""Where the HPA holds CPU use: Kubernetes' own default (autoscaling/v2)."""
+
+KEDA_COOLDOWN_S = 300
+"""How long without a request before a service goes to none: KEDA's own default."""
+
+
+def port_of(plan: AttemptPlan) -> int:
+    """Return the port that a service listens on."""
+    return plan.execution.port or DEFAULT_PORT
+
+
+def url_of(name: str, namespace: str, port: int) -> str:
+    """Return where a service is reached from inside its cluster."""
+    return f"http://{name}.{namespace}.svc:{port}"
+
+
+def compute_deployment(
+    plan: AttemptPlan, cluster_id: str, template: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the Deployment of a service, without replicas yet."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.workload_name(plan.job_name, plan.ref.attempt_id),
+            "labels": owner_labels(plan, cluster_id),
+        },
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {names.ATTEMPT_ID: str(plan.ref.attempt_id)}},
+            # The devices of a replica are its own: a new one cannot start beside the old.
+            "strategy": {"type": "Recreate"},
+            "template": template,
+        },
+    }
+
+
+def compute_service(plan: AttemptPlan, cluster_id: str) -> dict[str, Any]:
+    """Return the Service in front of the replicas that are ready."""
+    port = port_of(plan)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.workload_name(plan.job_name, plan.ref.attempt_id),
+            "labels": owner_labels(plan, cluster_id),
+        },
+        "spec": {
+            "selector": {names.ATTEMPT_ID: str(plan.ref.attempt_id)},
+            "ports": [{"name": "main", "port": port, "targetPort": port, "protocol": "TCP"}],
+        },
+    }
+
+
+def compute_scaling(
+    plan: AttemptPlan, cluster_id: str, *, has_keda: bool
+) -> tuple[dict[str, Any], ...]:
+    """Return what scales a service, nothing where its number of replicas is fixed.
+
+    Kubernetes' own autoscaler cannot go to none without an alpha gate, so scale-to-zero needs
+    KEDA; without it such a service keeps one replica.
+    """
+    asked = plan.spec.replicas if plan.spec is not None else ReplicaRequest()
+    most = max(asked.maximum, asked.count)
+    if most <= asked.minimum and not asked.scale_to_zero:
+        return ()
+    name = names.workload_name(plan.job_name, plan.ref.attempt_id)
+    metadata = {"name": name, "labels": owner_labels(plan, cluster_id)}
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+    if has_keda:
+        trigger = {
+            "type": "cpu",
+            "metricType": "Utilization",
+            "metadata": {"value": str(CPU_TARGET_PERCENT)},
+        }
+        scaled: dict[str, Any] = {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": metadata,
+            "spec": {
+                "scaleTargetRef": target,
+                "minReplicaCount": 0 if asked.scale_to_zero else max(1, asked.minimum),
+                "maxReplicaCount": most,
+                "cooldownPeriod": KEDA_COOLDOWN_S,
+                "triggers": [trigger],
+            },
+        }
+        return (scaled,)
+    metric = {
+        "type": "Resource",
+        "resource": {
+            "name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": CPU_TARGET_PERCENT},
+        },
+    }
+    scaler: dict[str, Any] = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata,
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": max(1, asked.minimum),
+            "maxReplicas": most,
+            "metrics": [metric],
+        },
+    }
+    return (scaler,)

@@ -1,0 +1,336 @@
+"""What is seen of an attempt, from its record, its pods and its workload: pure.
+
+An end is told only once the record holds it: then it can no longer change, and whoever looks
+afterwards, from whatever process, sees the same. Until then a pod that has ended is stopping.
+
+Kubernetes tells instants in whole seconds: a start counts from the beginning of its second, an
+end to the end of its own.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.backends.kubernetes import causes, names
+from gpuplane.backends.kubernetes.manifests.services import url_of
+from gpuplane.backends.kubernetes.manifests.workloads import QUEUE
+from gpuplane.backends.kubernetes.records import NEVER, STARTED, Outcome, Record
+from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
+from gpuplane.core.ids import GpuId
+from gpuplane.core.reasons import Word
+
+SECOND_MS = 1000
+VANISHED_MS = 30_000
+"""How long after its workload was let go a replica without a pod is still thought to be coming."""
+VERDICT_MS = 10_000
+"""How long the end of a pod that was deleted waits for its Job's controller to say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of the node of a pod."""
+
+    ready: bool = True
+    conditions: tuple[Condition, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All that a cluster shows of one attempt.
+
+    Args:
+        pods: Its pods, those among them that are gone as they were last seen.
+        gone: Uids of pods that are no longer there.
+        main: Its workload, None where there is none.
+        nodes: By name; a node that is not in it is gone.
+    """
+
+    record: Record
+    pods: tuple[Pod, ...] = ()
+    gone: frozenset[str] = frozenset()
+    main: Main | None = None
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+
+
+def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
+    """Return what is seen of every rank of an attempt, by rank."""
+    record = sight.record
+    if record.fate == NEVER:
+        return _forbidden(record)
+    by_rank = pods_by_rank(sight)
+    return tuple(
+        _ended(record, rank, record.outcomes[str(rank)])
+        if str(rank) in record.outcomes
+        else _live(sight, rank, by_rank.get(rank))
+        for rank in record.ranks
+    )
+
+
+def pods_by_rank(sight: Sight) -> dict[int, Pod]:
+    """Return the pod that stands for each rank: the one that is there, else the last that was."""
+    found: dict[int, Pod] = {}
+    ordered = sorted(
+        sight.pods,
+        key=lambda pod: (
+            pod.metadata.uid not in sight.gone,
+            pod.metadata.creation_timestamp,
+            pod.metadata.name,
+        ),
+    )
+    for pod in ordered:
+        rank = rank_of(pod)
+        if rank is not None:
+            found[rank] = pod
+    return found
+
+
+def rank_of(pod: Pod) -> int | None:
+    """Return the rank of a pod, None while it has none."""
+    labels = pod.metadata.labels
+    text = labels.get(names.RANK) or labels.get(names.INDEX)
+    text = text or pod.metadata.annotations.get(names.INDEX)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _forbidden(record: Record) -> tuple[ReplicaObservation, ...]:
+    return tuple(
+        ReplicaObservation(
+            ref=record.ref,
+            rank=rank,
+            phase=Phase.EXITED,
+            ended_at=record.at,
+            reason=record.evict_reason or str(Word.CANCELLED),
+            message="was evicted before it started; it may never start",
+            forbids=True,
+        )
+        for rank in record.ranks or (0,)
+    )
+
+
+def _ended(record: Record, rank: int, outcome: Outcome) -> ReplicaObservation:
+    return ReplicaObservation(
+        ref=record.ref,
+        rank=rank,
+        phase=Phase(outcome.phase),
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        reason=outcome.reason,
+        message=outcome.message,
+        restart_count=outcome.restart_count,
+        outputs=outcome.outputs,
+        port=record.port,
+        node_name=outcome.node_name,
+        gpu_ids=tuple(GpuId(each) for each in outcome.gpu_ids),
+    )
+
+
+def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
+    record = sight.record
+    stopping = bool(record.evict_reason)
+    if pod is None:
+        phase = Phase.STOPPING if stopping else Phase.STARTING
+        return _blank(record.ref, rank, phase, _main_trouble(sight.main))
+    container = pod.main
+    running = container.state.running if container is not None else None
+    started = _started_at(pod)
+    if pod.is_over or pod.metadata.uid in sight.gone:
+        phase, message = Phase.STOPPING, ""
+    elif running is not None:
+        node = sight.nodes.get(pod.spec.node_name)
+        phase, message = _phase_of_running(pod, node)
+    else:
+        ending = stopping or bool(pod.metadata.deletion_timestamp)
+        phase, message = (Phase.STOPPING if ending else Phase.STARTING), causes.why_waiting(pod)
+    has_url = record.port is not None and phase is Phase.RUNNING
+    url = url_of(record.name, record.namespace, record.port or 0) if has_url else None
+    return ReplicaObservation(
+        ref=record.ref,
+        rank=rank,
+        phase=phase,
+        started_at=started,
+        message=message,
+        ready=container.ready if container is not None and record.port is not None else None,
+        port=record.port,
+        url=url,
+        restart_count=container.restart_count if container is not None else 0,
+        node_name=pod.spec.node_name,
+        gpu_ids=gpus_of(pod),
+    )
+
+
+def gpus_of(pod: Pod) -> tuple[GpuId, ...]:
+    """Return the GPUs that a pod's annotation names, none where it has none."""
+    text = pod.metadata.annotations.get(names.GPU_IDS, "")
+    return tuple(GpuId(each) for each in text.split(",") if each)
+
+
+def _phase_of_running(pod: Pod, node: NodeState | None) -> tuple[Phase, str]:
+    if node is None:
+        return Phase.UNREACHABLE, f"node {pod.spec.node_name} is gone from the cluster"
+    if not node.ready:
+        return Phase.UNREACHABLE, f"node {pod.spec.node_name} does not report"
+    if pod.metadata.deletion_timestamp:
+        return Phase.STOPPING, ""
+    return Phase.RUNNING, ""
+
+
+def _main_trouble(main: Main | None) -> str:
+    for condition in main.status.conditions if main is not None else ():
+        if condition.type in ("ReplicaFailure", "FailureTarget") and condition.status == "True":
+            return f"{condition.reason}: {condition.message}"
+    return ""
+
+
+def _blank(ref: AttemptRef, rank: int, phase: Phase, message: str) -> ReplicaObservation:
+    return ReplicaObservation(ref=ref, rank=rank, phase=phase, message=message)
+
+
+def _started_at(pod: Pod) -> int | None:
+    container = pod.main
+    for state in (container.state, container.last_state) if container is not None else ():
+        if state.running is not None:
+            return instant_ms(state.running.started_at)
+        if state.terminated is not None:
+            return instant_ms(state.terminated.started_at)
+    return None
+
+
+def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
+    """Return the ends that are seen and not recorded yet, by rank.
+
+    Args:
+        now: For an end that nothing dates, ms since the epoch.
+    """
+    record = sight.record
+    if record.fate != STARTED or record.is_over:
+        return {}
+    by_rank = pods_by_rank(sight)
+    found: dict[int, Outcome] = {}
+    for rank in record.ranks:
+        if str(rank) in record.outcomes:
+            continue
+        pod = by_rank.get(rank)
+        outcome = (
+            _without_pod(sight, now)
+            if pod is None
+            else _of_pod(sight, pod, is_gone=pod.metadata.uid in sight.gone, now=now)
+        )
+        if outcome is not None:
+            found[rank] = outcome
+    return found
+
+
+def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | None:
+    record, main = sight.record, sight.main
+    if record.kind == "Deployment" and not record.evict_reason:
+        return None  # its pods come again
+    container = pod.main
+    ended = container.state.terminated if container is not None else None
+    if not is_gone and not pod.is_over:
+        return None
+    finished = instant_ms(ended.finished_at) if ended is not None else None
+    if _awaits_verdict(sight, pod) and now - (finished or now) < VERDICT_MS:
+        return None
+    node = sight.nodes.get(pod.spec.node_name)
+    cause = causes.why_ended(pod, node.conditions if node else (), node.annotations if node else {})
+    # To the end of its second, but never after an instant at which it was seen to be over.
+    ended_at = now if finished is None else finished + SECOND_MS - 1
+    phase = Phase.EXITED
+    word, message = cause.word, cause.message
+    if is_gone and not pod.is_over:
+        phase = Phase.EXITED if ended is not None else Phase.LOST
+        if ended is None:
+            word, message = Word.NODE_LOST, "its pod was deleted, and how it ended was not seen"
+    stopped = _stop_reason(sight, finished)
+    reason = str(stopped[0]) if stopped else str(word)
+    if stopped:
+        phase, message = Phase.EXITED, stopped[1]
+    elif main is not None and is_gone and cause.signal is not None:
+        message = message or "was ended with the other ranks"
+    return Outcome(
+        phase=str(phase),
+        reason=reason,
+        ended_at=ended_at,
+        message=message,
+        started_at=_started_at(pod),
+        exit_code=cause.exit_code,
+        signal=cause.signal,
+        restart_count=container.restart_count if container is not None else 0,
+        outputs=_outputs(pod) if cause.exit_code == 0 else None,
+        node_name=pod.spec.node_name,
+        gpu_ids=tuple(gpus_of(pod)),
+    )
+
+
+def _awaits_verdict(sight: Sight, pod: Pod) -> bool:
+    """Return whether a controller ended a pod and has not said why yet: it deletes pods first."""
+    main = sight.main
+    if not pod.metadata.deletion_timestamp or main is None or sight.record.evict_reason:
+        return False
+    said = ("Complete", "Failed", "FailureTarget", "SuccessCriteriaMet")
+    return main.kind == "Job" and not any(
+        each.type in said and each.status == "True" for each in main.status.conditions
+    )
+
+
+def _stop_reason(sight: Sight, finished: int | None) -> tuple[str, str] | None:
+    """Return (word, sentence) where something else than the job ended it."""
+    record = sight.record
+    if record.evict_reason and record.evict_at is not None:
+        # One that had ended before it was asked to keeps its own reason.
+        if finished is None or finished + SECOND_MS > record.evict_at:
+            return record.evict_reason, "was evicted"
+        return None
+    main = sight.main
+    if main is not None and main.spec.suspend and main.metadata.labels.get(QUEUE):
+        # Let go once, and held back again: by whoever admits on that cluster, not by us.
+        return str(Word.PREEMPTED), "Kueue took its quota back"
+    for condition in main.status.conditions if main is not None else ():
+        over_time = condition.reason == "DeadlineExceeded" and condition.status == "True"
+        if condition.type in ("Failed", "FailureTarget") and over_time:
+            return str(Word.TIMED_OUT), condition.message or "ran longer than it may"
+    return None
+
+
+def _without_pod(sight: Sight, now: int) -> Outcome | None:
+    """Return the end of a rank that has no pod and will get none, None while it may get one."""
+    record, main = sight.record, sight.main
+    if record.evict_reason:
+        return Outcome(str(Phase.EXITED), record.evict_reason, now, "was evicted")
+    if main is None:
+        if now - record.at < VANISHED_MS:
+            return None
+        text = "its workload was deleted by somebody else"
+        return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
+    if main.spec.suspend:
+        return None  # it waits for its quota
+    stopped = _stop_reason(sight, None)
+    if stopped:
+        return Outcome(str(Phase.EXITED), stopped[0], now, stopped[1])
+    for condition in main.status.conditions:
+        if condition.status != "True":
+            continue
+        if condition.type == "Complete":
+            return Outcome(str(Phase.EXITED), str(Word.COMPLETED), now, exit_code=0)
+        if condition.type == "Failed":
+            text = f"{condition.reason}: {condition.message}"
+            return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
+    return None
+
+
+def _outputs(pod: Pod) -> dict[str, Any] | None:
+    """Return what a replica wrote to its outputs: one JSON object, whole."""
+    container = pod.main
+    ended = container.state.terminated if container is not None else None
+    if ended is None or not ended.message.lstrip().startswith("{"):
+        return None
+    try:
+        read = json.loads(ended.message)
+    except ValueError:
+        return None
+    return read if isinstance(read, dict) else None

@@ -1,0 +1,258 @@
+"""The record of an attempt: whether it may start, why it was stopped, and how each rank ended.
+
+Owns the pure half: every verb is a function from a record to the next one, so that the store need
+only compare and swap. A record outlives the pods; what it says of an end is never changed again.
+
+    accepted  a workload may be made, held back
+    started   it was let go, or may be at any moment
+    never     it was evicted before that: nothing of it may ever start
+    forgotten nothing is kept of it; it still forbids a late start
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpuplane.backends.interface import AttemptRef, BackendError, StaleEpoch, Tombstoned
+from gpuplane.backends.kubernetes import names
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.reasons import Word
+
+FORMAT = 1
+KEY = "record"
+"""The key of the ConfigMap's data under which the record lies, as JSON."""
+
+ACCEPTED, STARTED, NEVER, FORGOTTEN = "accepted", "started", "never", "forgotten"
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one rank ended; instants in ms since the epoch."""
+
+    phase: str
+    reason: str
+    ended_at: int
+    message: str = ""
+    started_at: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    restart_count: int = 0
+    outputs: dict[str, Any] | None = None
+    node_name: str = ""
+    gpu_ids: tuple[str, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of one attempt, whatever becomes of its objects."""
+
+    attempt_id: str
+    epoch: int
+    fate: str
+    at: int
+    """When its fate was last changed."""
+    format: int = FORMAT
+    namespace: str = ""
+    kind: str = ""
+    name: str = ""
+    ranks: tuple[int, ...] = ()
+    port: int | None = None
+    evict_reason: str = ""
+    evict_at: int | None = None
+    keeps_longer: bool = False
+    outcomes: dict[str, Outcome] = {}
+
+    @property
+    def id(self) -> AttemptId:
+        """Return the attempt it is of."""
+        return AttemptId(_uuid(self.attempt_id))
+
+    @property
+    def ref(self) -> AttemptRef:
+        """Return the name of its attempt with the epoch it was accepted at."""
+        return AttemptRef(self.id, self.epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing of it runs or can start."""
+        if self.fate in (NEVER, FORGOTTEN):
+            return True
+        return bool(self.ranks) and all(str(rank) in self.outcomes for rank in self.ranks)
+
+    @property
+    def over_at(self) -> int:
+        """Return when the last of its ranks ended."""
+        return max((each.ended_at for each in self.outcomes.values()), default=self.at)
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a rank ended in another way than it should."""
+        return any(each.reason != Word.COMPLETED for each in self.outcomes.values())
+
+
+def _uuid(text: str) -> Any:
+    found = names.find_id({"it": text}, "it")
+    if found is None:
+        raise ValueError(f"{text!r} is no id of an attempt")
+    return found
+
+
+def decide_accept(
+    record: Record | None,
+    ref: AttemptRef,
+    now: int,
+    *,
+    namespace: str,
+    kind: str,
+    name: str,
+    ranks: Sequence[int],
+    port: int | None = None,
+    keeps_longer: bool = False,
+) -> Record:
+    """Return the record of an attempt that is to be started.
+
+    Raises:
+        Tombstoned: If it was evicted before it started, or forgotten.
+        StaleEpoch: If a newer epoch of it is known.
+    """
+    if record is not None and record.fate == FORGOTTEN:
+        raise Tombstoned(Word.CANCELLED, "the attempt is over and was forgotten")
+    if record is not None:
+        record = take_over(record, ref)
+        if record.fate == NEVER:
+            raise Tombstoned(Word.CANCELLED, "the attempt was evicted before it started")
+        return record
+    return Record(
+        attempt_id=str(ref.attempt_id),
+        epoch=ref.epoch,
+        fate=ACCEPTED,
+        at=now,
+        namespace=namespace,
+        kind=kind,
+        name=name,
+        ranks=tuple(sorted(ranks)),
+        port=port,
+        keeps_longer=keeps_longer,
+    )
+
+
+def take_over(record: Record, ref: AttemptRef) -> Record:
+    """Return the record at the epoch of a verb.
+
+    Raises:
+        StaleEpoch: If the verb's is older.
+    """
+    if record.epoch > ref.epoch:
+        raise StaleEpoch(
+            Word.CANCELLED, f"epoch {ref.epoch} is older than {record.epoch}, which is known"
+        )
+    return record if record.epoch == ref.epoch else msgspec.structs.replace(record, epoch=ref.epoch)
+
+
+def decide_start(record: Record | None, ref: AttemptRef, now: int) -> Record:
+    """Return the record of an attempt that is let go now.
+
+    Raises:
+        Tombstoned: If it was evicted meanwhile.
+        StaleEpoch: If a newer epoch took it over meanwhile.
+    """
+    if record is None or record.fate in (NEVER, FORGOTTEN):
+        raise Tombstoned(Word.CANCELLED, "the attempt was evicted before it started")
+    record = take_over(record, ref)
+    if record.fate == STARTED:
+        return record
+    return msgspec.structs.replace(record, fate=STARTED, at=now)
+
+
+def decide_evict(record: Record | None, ref: AttemptRef, reason: str, now: int) -> Record:
+    """Return the record of an attempt that is to stop; the first reason stays.
+
+    Raises:
+        StaleEpoch: If a newer epoch is known.
+    """
+    if record is None:
+        return Record(
+            attempt_id=str(ref.attempt_id),
+            epoch=ref.epoch,
+            fate=NEVER,
+            at=now,
+            evict_reason=reason,
+            evict_at=now,
+        )
+    if record.fate == FORGOTTEN:
+        return record
+    record = take_over(record, ref)
+    if record.evict_reason or record.is_over:
+        return record
+    fate = NEVER if record.fate == ACCEPTED else record.fate
+    at = now if fate != record.fate else record.at
+    return msgspec.structs.replace(record, fate=fate, at=at, evict_reason=reason, evict_at=now)
+
+
+def decide_forget(record: Record | None, ref: AttemptRef, now: int) -> Record | None:
+    """Return the record that only forbids a late start; None where nothing is kept.
+
+    Raises:
+        StaleEpoch: If a newer epoch is known.
+        BackendError: If it still runs.
+    """
+    if record is None or record.fate == FORGOTTEN:
+        return record
+    record = take_over(record, ref)
+    if not record.is_over:
+        raise BackendError(Word.SUPERVISOR_LOST, "an attempt that still runs is not forgotten")
+    return Record(
+        attempt_id=record.attempt_id,
+        epoch=record.epoch,
+        fate=FORGOTTEN,
+        at=now,
+        namespace=record.namespace,
+        kind=record.kind,
+        name=record.name,
+    )
+
+
+def decide_settle(record: Record | None, outcomes: Mapping[int, Outcome]) -> Record | None:
+    """Return the record with ends that were seen; an end that is known already stays as it is."""
+    if record is None or record.fate != STARTED:
+        return record
+    new = {
+        str(rank): outcome
+        for rank, outcome in outcomes.items()
+        if rank in record.ranks and str(rank) not in record.outcomes
+    }
+    if not new:
+        return record
+    return msgspec.structs.replace(record, outcomes={**record.outcomes, **new})
+
+
+def encode_record(record: Record, cluster_id: str, namespace: str) -> dict[str, Any]:
+    """Return the ConfigMap that holds a record."""
+    text = msgspec.json.encode(record).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.record_name(record.id),
+            "namespace": namespace,
+            "labels": {
+                "app.kubernetes.io/managed-by": "gpuplane",
+                names.RECORD: "attempt",
+                names.CLUSTER: cluster_id,
+                names.ATTEMPT_ID: record.attempt_id,
+            },
+        },
+        "data": {KEY: text},
+    }
+
+
+def read_record(data: Mapping[str, str] | None) -> Record | None:
+    """Return the record in a ConfigMap's data, None where there is none that can be read."""
+    text = (data or {}).get(KEY)
+    if text is None:
+        return None
+    try:
+        record = msgspec.json.decode(text, type=Record)
+        record.id  # noqa: B018 - a record whose id cannot be read is none
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return record

@@ -1,0 +1,225 @@
+"""What the backend does on its own: places gated pods, records ends, deletes what is kept too long.
+
+One task a cluster, woken by changes. Each piece of work is idempotent and is looked at again until
+it holds, so a crash or a cluster that cannot be reached only delays it.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.fencing import RecordStore
+from gpuplane.backends.kubernetes.manifests.pods import placed
+from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank, rank_of
+from gpuplane.backends.kubernetes.records import FORGOTTEN, STARTED, Record, decide_settle
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.tailing import LogTails
+from gpuplane.backends.kubernetes.views import ClusterView
+from gpuplane.core.ids import AttemptId
+from gpuplane.kit.clock import Clock
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
+from gpuplane.kube.kinds import DEPLOYMENT, JOB, JOB_SET, POD
+
+log = logging.getLogger("gpuplane.kubernetes")
+
+KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT}
+
+LOOK_S = 5.0
+"""How often what time alone changes is looked at: well within the 30 s for zombies."""
+
+
+class Settler:
+    """Brings each attempt of one cluster to where its record and its pods agree."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: ClusterView,
+        records: RecordStore,
+        tails: LogTails,
+        clock: Clock,
+        settings: KubernetesSettings,
+    ) -> None:
+        """Make the settler; nothing is done before `run`."""
+        self._client = client
+        self._view = view
+        self._records = records
+        self._tails = tails
+        self._clock = clock
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._limit = asyncio.Semaphore(settings.requests_at_once)
+        self._busy: dict[AttemptId, asyncio.Task[None]] = {}
+
+    def wake(self) -> None:
+        """Have a look taken soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look at what changed, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._look_at_all()
+            self._wake.clear()
+            for attempt_id in sorted(self._view.take_unsettled()):
+                self._start(attempt_id)
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        tasks = list(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look_at_all(self) -> None:
+        for record in self._view.records():
+            self._start(record.id)
+
+    def _start(self, attempt_id: AttemptId) -> None:
+        if attempt_id in self._busy or not self._has_work(attempt_id):
+            return
+        task = asyncio.create_task(self._settle(attempt_id), name=f"settle:{attempt_id}")
+        self._busy[attempt_id] = task
+
+        def finished(_: asyncio.Task[None]) -> None:
+            self._busy.pop(attempt_id, None)
+            # What changed meanwhile was left alone; a look costs nothing where there is no work.
+            if self._has_work(attempt_id):
+                asyncio.get_running_loop().call_later(0.05, self._start, attempt_id)
+
+        task.add_done_callback(finished)
+
+    def _has_work(self, attempt_id: AttemptId) -> bool:
+        sight = self._view.sight(attempt_id)
+        if sight is None:
+            return False
+        now = self._clock.now_ms()
+        record = sight.record
+        if record.fate == STARTED and not record.is_over:
+            if compute_outcomes(sight, now):
+                return True
+            waiting = self._waiting(attempt_id)
+            if waiting and sight.main is not None:
+                return True
+            return any(
+                pod.metadata.deletion_timestamp and not self._tails.is_following(attempt_id, rank)
+                for rank, pod in pods_by_rank(sight).items()
+                if pod.metadata.uid not in sight.gone
+                and pod.main is not None
+                and pod.main.state.running is not None
+            )
+        return self._overdue(record, sight.main, now)
+
+    def _waiting(self, attempt_id: AttemptId) -> list[Pod]:
+        return [
+            pod
+            for pod in self._view.pods(attempt_id)
+            if not pod.metadata.deletion_timestamp
+            and any(gate.name == names.PLACEMENT_GATE for gate in pod.spec.scheduling_gates)
+        ]
+
+    async def _settle(self, attempt_id: AttemptId) -> None:
+        try:
+            async with self._limit:
+                await self._place(attempt_id)
+                await self._save_logs(attempt_id)
+                await self._record_ends(attempt_id)
+                await self._clean(attempt_id)
+        except KubeError as error:
+            log.info("attempt %s is settled later: %s", attempt_id, error)
+            await self._clock.sleep(1.0)
+
+    async def _place(self, attempt_id: AttemptId) -> None:
+        main = self._view.main(attempt_id)
+        waiting = self._waiting(attempt_id)
+        if main is None or not waiting:
+            return
+        places: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
+        taken = {rank_of(pod) for pod in self._view.pods(attempt_id) if not pod.is_over}
+        for pod in waiting:
+            rank = rank_of(pod)
+            labels: dict[str, str] = {}
+            if rank is None:  # the pods of a Deployment are all alike until they are told apart
+                free = sorted(int(each) for each in places if int(each) not in taken)
+                if not free:
+                    continue
+                rank = free[0]
+                taken.add(rank)
+                labels = {names.RANK: str(rank)}
+            place = places.get(str(rank))
+            if place is None:
+                continue
+            patch = placed(place, pod.metadata.resource_version, pod.metadata.uid)
+            if labels:
+                patch["metadata"]["labels"] = labels
+            try:
+                await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
+            except (NotThere, Conflict) as error:
+                log.debug("pod %s is placed at the next look: %s", pod.metadata.name, error)
+            except Invalid as error:
+                log.warning("pod %s cannot be placed: %s", pod.metadata.name, error)
+
+    async def _save_logs(self, attempt_id: AttemptId) -> None:
+        """Follow what is being ended, and read off what has ended, before it goes."""
+        sight = self._view.sight(attempt_id)
+        if sight is None or sight.record.fate != STARTED:
+            return
+        for rank, pod in pods_by_rank(sight).items():
+            if pod.metadata.uid in sight.gone or str(rank) in sight.record.outcomes:
+                await self._tails.wait_ended(attempt_id, rank, self._settings.log_timeout_s)
+            elif pod.is_over:
+                await self._tails.wait_ended(attempt_id, rank, self._settings.log_timeout_s)
+                try:
+                    async with asyncio.timeout(self._settings.log_timeout_s):
+                        await self._tails.read_off(pod, attempt_id, rank)
+                except (TimeoutError, KubeError) as error:
+                    log.warning("the log of %s was not kept: %s", pod.metadata.name, error)
+            elif pod.metadata.deletion_timestamp:
+                self._tails.follow(pod, attempt_id, rank)
+
+    async def _record_ends(self, attempt_id: AttemptId) -> None:
+        sight = self._view.sight(attempt_id)
+        outcomes = compute_outcomes(sight, self._clock.now_ms()) if sight is not None else {}
+        if outcomes:
+            await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
+
+    def _overdue(self, record: Record, main: Main | None, now: int) -> bool:
+        if record.fate == FORGOTTEN:
+            return main is not None or now - record.at > self._settings.forgotten_s * 1000
+        if not record.is_over or main is None:
+            return False
+        if record.fate != STARTED or record.evict_reason or record.kind == "Deployment":
+            return True
+        if main.spec.suspend:
+            return True  # what Kueue took back must not be admitted again: its attempt is over
+        debug, failed = self._settings.debug_ttl_s, self._settings.failed_ttl_s
+        kept_s = failed if record.failed else self._settings.finished_ttl_s
+        kept_s = max(kept_s, debug) if record.keeps_longer else kept_s
+        return now - record.over_at > kept_s * 1000
+
+    async def _clean(self, attempt_id: AttemptId) -> None:
+        record, main = self._view.record(attempt_id), self._view.main(attempt_id)
+        if record is None or not self._overdue(record, main, self._clock.now_ms()):
+            return
+        if main is not None:
+            await delete_main(self._client, main)
+        elif record.fate == FORGOTTEN:
+            await self._records.sweep(record)
+
+
+async def delete_main(client: KubeClient, main: Main, propagation: str = "Background") -> None:
+    """Delete the workload of an attempt with all that it owns; this very one and no other."""
+    await client.delete(
+        KINDS[main.kind],
+        main.metadata.name,
+        main.metadata.namespace,
+        propagation=propagation,
+        uid=main.metadata.uid,
+    )

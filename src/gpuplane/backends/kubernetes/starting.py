@@ -1,0 +1,243 @@
+"""Starting an attempt in a cluster, step by step, so that it starts once or not at all.
+
+    1  the record says `accepted`                       (compare and swap)
+    2  claims, then the workload, held back             (server-side apply: again is the same)
+    3  what it owns: Secret, Service
+    4  the record says `started`                        (compare and swap: an eviction may be first)
+    5  the workload is let go                           (only this uid at this resourceVersion)
+    6  what scales it
+
+A crash between any two is made good by the next call; an eviction that comes before 4 forbids the
+start for ever, and one that comes after it finds the workload by its name.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gpuplane.backends.interface import AttemptPlan, BackendError, Tombstoned, Unavailable
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.fencing import RecordStore
+from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
+from gpuplane.backends.kubernetes.manifests.services import port_of
+from gpuplane.backends.kubernetes.manifests.workloads import (
+    Served,
+    Workload,
+    claim_of,
+    compute_workload,
+    owned_by,
+    secret_of,
+)
+from gpuplane.backends.kubernetes.records import (
+    ACCEPTED,
+    decide_accept,
+    decide_start,
+)
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.backends.kubernetes.settling import KINDS
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import JobType
+from gpuplane.kit.failpoints import failpoint
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import (
+    AlreadyThere,
+    Conflict,
+    FieldConflict,
+    KubeError,
+    NotThere,
+    ServerTrouble,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    Unreadable,
+)
+from gpuplane.kube.kinds import NAMESPACE, Kind
+
+RELEASED = f"{names.PREFIX}released"
+"""Annotation of a workload that was let go; in the same patch that lets it go."""
+
+_LATER = (Unreachable, TooManyRequests, ServerTrouble, Unauthorized, Unreadable, Conflict)
+"""What says nothing of the attempt: the same may succeed at the next turn."""
+
+
+def kind_named(kind: str) -> Kind:
+    """Return the kind of a workload by its word in a record."""
+    return KINDS[kind]
+
+
+def pods_of(attempt_id: AttemptId, cluster_id: str) -> dict[str, str]:
+    """Return the labels that the pods of an attempt carry."""
+    return {names.CLUSTER: cluster_id, names.ATTEMPT_ID: str(attempt_id)}
+
+
+def backend_error(error: KubeError) -> BackendError:
+    """Return what a cluster's refusal is to the control plane."""
+    if isinstance(error, _LATER):
+        return Unavailable(error.reason or "Unreachable", str(error))
+    return BackendError(Word.START_FAILED, str(error))
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Turn what a cluster refuses into what the contract raises."""
+    try:
+        yield
+    except KubeError as error:
+        raise backend_error(error) from error
+
+
+async def ensure_namespace(client: KubeClient, name: str, labels: Mapping[str, str]) -> None:
+    """Make a namespace unless it is there; one that is there is left as it is."""
+    if await client.find(NAMESPACE, name) is not None:
+        return
+    # Pod Security: what the specification enforces and warns of (production scenarios, 1.5).
+    obj = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "app.kubernetes.io/managed-by": "gpuplane",
+                "pod-security.kubernetes.io/enforce": "baseline",
+                "pod-security.kubernetes.io/warn": "restricted",
+                **labels,
+            },
+        },
+    }
+    with contextlib.suppress(AlreadyThere):
+        await client.create(obj)
+
+
+async def ensure_started(
+    client: KubeClient,
+    records: RecordStore,
+    plan: AttemptPlan,
+    secrets: Mapping[str, str],
+    settings: KubernetesSettings,
+    cluster_id: str,
+    served: Served,
+    now_ms: Callable[[], int],
+) -> None:
+    """Start an attempt unless it was started or evicted before.
+
+    Raises:
+        Tombstoned: If it was evicted first, also while it was being started.
+        StaleEpoch: If a newer epoch is known.
+        BackendError: If it cannot be said in objects.
+        KubeError: What the cluster refused; nothing is left half-started where it is final.
+    """
+    workload = compute_workload(plan, settings, cluster_id, tuple(sorted(secrets)), served)
+    labels = plan.spec.labels if plan.spec is not None else {}
+    record = await records.change(
+        plan.ref.attempt_id,
+        lambda found: decide_accept(
+            found,
+            plan.ref,
+            now_ms(),
+            namespace=workload.namespace,
+            kind=workload.main["kind"],
+            name=workload.main["metadata"]["name"],
+            ranks=ranks_of(plan),
+            port=port_of(plan) if plan.job_type is JobType.SERVICE else None,
+            keeps_longer=labels.get("debug") == "true",
+        ),
+    )
+    failpoint("kubernetes.ensure.accepted")
+    if record is None or record.is_over or record.evict_reason:
+        return
+    kind, name = kind_named(record.kind), record.name
+    if record.fate == ACCEPTED:
+        main = await _make(client, plan, workload, secrets, cluster_id)
+        failpoint("kubernetes.ensure.made")
+        try:
+            await records.change(
+                plan.ref.attempt_id, lambda found: decide_start(found, plan.ref, now_ms())
+            )
+        except Tombstoned:
+            await client.delete(kind, name, record.namespace, uid=main["metadata"]["uid"])
+            raise
+        failpoint("kubernetes.ensure.started")
+    else:
+        found = await client.find(kind, name, record.namespace)
+        if found is None:
+            return  # it was started, and what became of it is seen by observe
+        main = found
+    await _release(client, workload, main)
+
+
+async def _make(
+    client: KubeClient,
+    plan: AttemptPlan,
+    workload: Workload,
+    secrets: Mapping[str, str],
+    cluster_id: str,
+) -> dict[str, Any]:
+    """Make a workload and what it owns, held back; return it as the cluster has it."""
+    await ensure_namespace(
+        client,
+        workload.namespace,
+        {names.TENANT: names.slug(plan.tenant_name, 56), names.TENANT_ID: str(plan.tenant_id)},
+    )
+    labels = owner_labels(plan, cluster_id)
+    kept = {k: v for k, v in labels.items() if k not in (names.ATTEMPT_ID, names.ATTEMPT)}
+    kept.pop(names.EPOCH, None)
+    for name, spec in workload.claims:
+        # Made once and never changed: what a claim asks for cannot be.
+        with contextlib.suppress(AlreadyThere):
+            await client.create(claim_of(name, spec, workload.namespace, kept))
+    try:
+        main = await _apply(client, workload.main)
+        owned: Sequence[Mapping[str, Any]] = workload.owned
+        if secrets:
+            secret = secret_of(plan, cluster_id, workload.namespace, secrets)
+            with contextlib.suppress(AlreadyThere):
+                await client.create(owned_by(secret, main))
+        await asyncio.gather(*(_apply(client, owned_by(dict(each), main)) for each in owned))
+    except KubeError as error:
+        if not isinstance(error, _LATER):
+            await client.delete(
+                kind_named(workload.main["kind"]),
+                workload.main["metadata"]["name"],
+                workload.namespace,
+            )
+        raise
+    return main
+
+
+async def _apply(client: KubeClient, obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply an object; once more where another of our processes applied it at the same moment."""
+    try:
+        return await client.apply(obj)
+    except FieldConflict:
+        raise
+    except (Conflict, AlreadyThere):
+        return await client.apply(obj)
+
+
+async def _release(client: KubeClient, workload: Workload, main: Mapping[str, Any]) -> None:
+    """Let a workload go, this very object as it was read; look again where it changed."""
+    kind = kind_named(main["kind"])
+    name, namespace = main["metadata"]["name"], main["metadata"]["namespace"]
+    current: Mapping[str, Any] | None = main
+    while current is not None and current["metadata"]["uid"] == main["metadata"]["uid"]:
+        metadata = current["metadata"]
+        if (metadata.get("annotations") or {}).get(RELEASED) or metadata.get("deletionTimestamp"):
+            break
+        guard = {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "annotations": {RELEASED: "true"},
+        }
+        patch = {**workload.release, "metadata": {**workload.release.get("metadata", {}), **guard}}
+        try:
+            await client.patch(kind, name, patch, namespace)
+            break
+        except Conflict:
+            current = await client.find(kind, name, namespace)
+        except NotThere:
+            return
+    failpoint("kubernetes.ensure.released")
+    for each in workload.scaling:
+        await _apply(client, owned_by(dict(each), main))

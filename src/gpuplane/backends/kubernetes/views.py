@@ -1,0 +1,212 @@
+"""What is known of a cluster now, and which attempts that changes: state in memory, no client.
+
+A cache and nothing else: it is filled by informers and by our own writes, and an empty one comes
+to the same answers once they have synced. Numbers changes so that a turn is told only what moved.
+"""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpuplane.backends.interface import ReplicaObservation
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt
+from gpuplane.backends.kubernetes.records import FORGOTTEN, Record
+from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.core.ids import AttemptId
+
+_KEPT_GONE = 4
+"""Pods of one attempt that are remembered after they went: how the last of each rank ended."""
+
+
+class ClusterView:
+    """Records, workloads, pods and nodes of one cluster, and what is seen of each attempt."""
+
+    def __init__(self) -> None:
+        self._records: dict[AttemptId, tuple[int, Record]] = {}
+        self._pods: dict[AttemptId, dict[str, Pod]] = {}
+        self._gone: dict[AttemptId, set[str]] = {}
+        self._mains: dict[AttemptId, Main] = {}
+        self._nodes: dict[str, NodeState] = {}
+        self._on_node: dict[str, set[AttemptId]] = {}
+        self._dirty: set[AttemptId] = set()
+        self._unsettled: set[AttemptId] = set()
+        self._life = uuid.uuid4().hex[:12]
+        self._number = 0
+        self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
+
+    # What comes in
+
+    def take_record(self, record: Record, version: int) -> None:
+        """Note a record, unless a newer one is known."""
+        known = self._records.get(record.id)
+        if known is None or known[0] < version:
+            self._records[record.id] = (version, record)
+            self._touch(record.id)
+
+    def drop_record(self, attempt_id: AttemptId, version: int) -> None:
+        """Note that a record was swept; a newer one of the same attempt stays."""
+        known = self._records.get(attempt_id)
+        if known is not None and known[0] <= version:
+            del self._records[attempt_id]
+            self._touch(attempt_id)
+
+    def take_pod(self, pod: Pod) -> AttemptId | None:
+        """Note a pod as it is now; return its attempt, None where it is none of ours."""
+        attempt_id = attempt_of(pod.metadata.labels)
+        if attempt_id is None:
+            return None
+        self._pods.setdefault(attempt_id, {})[pod.metadata.uid] = pod
+        self._gone.get(attempt_id, set()).discard(pod.metadata.uid)
+        if pod.spec.node_name:
+            self._on_node.setdefault(pod.spec.node_name, set()).add(attempt_id)
+        self._touch(attempt_id)
+        return attempt_id
+
+    def drop_pod(self, pod: Pod) -> None:
+        """Note that a pod is gone; how it was last seen stays until the end is recorded."""
+        attempt_id = attempt_of(pod.metadata.labels)
+        if attempt_id is None:
+            return
+        pods = self._pods.setdefault(attempt_id, {})
+        pods[pod.metadata.uid] = pod
+        gone = self._gone.setdefault(attempt_id, set())
+        gone.add(pod.metadata.uid)
+        old = sorted(gone, key=lambda uid: pods[uid].metadata.creation_timestamp)
+        ranks = len(record.ranks) if (record := self.record(attempt_id)) else 1
+        for uid in old[: -max(_KEPT_GONE, ranks)]:
+            gone.discard(uid)
+            del pods[uid]
+        self._touch(attempt_id)
+
+    def take_main(self, main: Main) -> None:
+        """Note a workload as it is now."""
+        attempt_id = attempt_of(main.metadata.labels)
+        if attempt_id is not None:
+            self._mains[attempt_id] = main
+            self._touch(attempt_id)
+
+    def drop_main(self, main: Main) -> None:
+        """Note that a workload is gone."""
+        attempt_id = attempt_of(main.metadata.labels)
+        known = self._mains.get(attempt_id) if attempt_id is not None else None
+        if attempt_id and known is not None and known.metadata.uid == main.metadata.uid:
+            del self._mains[attempt_id]
+            self._touch(attempt_id)
+
+    def take_node(self, name: str, state: NodeState | None) -> None:
+        """Note the state of a node, None when it is gone."""
+        if self._nodes.get(name) == state:
+            return
+        if state is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = state
+        self._dirty |= self._on_node.get(name, set())
+
+    # What is known
+
+    def record(self, attempt_id: AttemptId) -> Record | None:
+        """Return the record of an attempt."""
+        known = self._records.get(attempt_id)
+        return known[1] if known is not None else None
+
+    def records(self) -> list[Record]:
+        """Return every record that is known."""
+        return [record for _, record in self._records.values()]
+
+    def pods(self, attempt_id: AttemptId) -> list[Pod]:
+        """Return the pods of an attempt that are there."""
+        gone = self._gone.get(attempt_id, set())
+        found = self._pods.get(attempt_id, {})
+        return [pod for uid, pod in found.items() if uid not in gone]
+
+    def main(self, attempt_id: AttemptId) -> Main | None:
+        """Return the workload of an attempt."""
+        return self._mains.get(attempt_id)
+
+    def mains(self) -> list[Main]:
+        """Return every workload of ours."""
+        return list(self._mains.values())
+
+    def sight(self, attempt_id: AttemptId) -> Sight | None:
+        """Return all that is known of an attempt, None without a record."""
+        record = self.record(attempt_id)
+        if record is None:
+            return None
+        return Sight(
+            record=record,
+            pods=tuple(self._pods.get(attempt_id, {}).values()),
+            gone=frozenset(self._gone.get(attempt_id, ())),
+            main=self._mains.get(attempt_id),
+            nodes=self._nodes,
+        )
+
+    def take_unsettled(self) -> set[AttemptId]:
+        """Return the attempts that changed since the last call, to look whether one has ended."""
+        found, self._unsettled = self._unsettled, set()
+        return found
+
+    # What is told
+
+    def observe(self) -> list[ReplicaObservation]:
+        """Return what is seen of every attempt not yet forgotten, by attempt and rank."""
+        self._refresh()
+        return [seen for _, (_, seen) in sorted(self._last.items(), key=lambda item: item[0])]
+
+    def changed_since(self, cursor: str) -> tuple[str, list[ReplicaObservation]]:
+        """Return a new cursor and what changed since an older one, in the order of the changes."""
+        self._refresh()
+        life, _, number = cursor.partition(":")
+        after = int(number) if life == self._life and number.isdigit() else 0
+        changed = sorted(
+            (entry for entry in self._last.values() if entry[0] > after), key=lambda each: each[0]
+        )
+        return f"{self._life}:{self._number}", [seen for _, seen in changed]
+
+    def _touch(self, attempt_id: AttemptId) -> None:
+        self._dirty.add(attempt_id)
+        self._unsettled.add(attempt_id)
+
+    def _refresh(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        for attempt_id in sorted(dirty):
+            self._look(attempt_id)
+
+    def _look(self, attempt_id: AttemptId) -> None:
+        sight = self.sight(attempt_id)
+        seen: Iterable[ReplicaObservation] = ()
+        if sight is not None and sight.record.fate != FORGOTTEN:
+            seen = observe_attempt(sight)
+        by_rank = {each.rank: each for each in seen}
+        known = [key for key in self._last if key[0] == attempt_id] if not by_rank else []
+        for key in known:
+            del self._last[key]
+        for rank, each in by_rank.items():
+            before = self._last.get((attempt_id, rank))
+            if before is None or _essence(before[1]) != _essence(each):
+                self._number += 1
+                self._last[(attempt_id, rank)] = (self._number, each)
+        if sight is None or sight.record.is_over:
+            self._let_go(attempt_id)
+
+    def _let_go(self, attempt_id: AttemptId) -> None:
+        """Forget pods that are gone of an attempt whose end is recorded."""
+        for uid in self._gone.pop(attempt_id, set()):
+            pods = self._pods.get(attempt_id, {})
+            pod = pods.pop(uid, None)
+            if pod is not None:
+                self._on_node.get(pod.spec.node_name, set()).discard(attempt_id)
+            if not pods:
+                self._pods.pop(attempt_id, None)
+
+
+def attempt_of(labels: dict[str, str]) -> AttemptId | None:
+    """Return the attempt that an object's labels name."""
+    found = names.find_id(labels, names.ATTEMPT_ID)
+    return AttemptId(found) if found is not None else None
+
+
+def _essence(replica: ReplicaObservation) -> ReplicaObservation:
+    """Return an observation without what moves all the time."""
+    return replace(replica, progress_ratio=None, cpu_ms=None)

@@ -14,6 +14,11 @@ SERVER_COMMANDS = {
         "Upgrade, back up, restore and check the database.",
         START,
     ),
+    "extender": Entry(
+        "gpuplane.entry.extending:extender",
+        "Advise kube-scheduler about GPUs, inside a cluster.",
+        START,
+    ),
     "operator": Entry(
         "gpuplane.entry.operating:operator",
         "Serve GPUWorkload and MIGLayout inside a cluster.",

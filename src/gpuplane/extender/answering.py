@@ -1,0 +1,424 @@
+"""Answers filter, prioritize and preempt from the state of the cluster; does no I/O.
+
+Owns how a decision of the core becomes the protocol's answer. Equal clusters, questions and times
+give equal bytes, whichever replica answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpuplane.core.reasons import Word
+from gpuplane.core.scheduling.bench import NOT_FIT
+from gpuplane.extender.nodes import Topologies, read_record
+from gpuplane.extender.pods import BadPod, PodFacts, facts_of
+from gpuplane.extender.protocol import BadBody, ExtenderArgs, PreemptionArgs, Reader
+from gpuplane.extender.rendering import MOST_POINTS, NodeBytes, Rendered, encode
+from gpuplane.extender.state import ClusterState
+
+MAX_KEPT_LISTS = 64
+"""Lists of candidates remembered: the list that `filter` answers with is asked about again by
+`prioritize` a moment later, in the same bytes."""
+MAX_LIST_BYTES = 1 << 19
+"""Longer lists are read each time: bounds what is remembered to 32 MiB."""
+MIN_CLASSES = 16
+MAX_CELLS = 600_000
+"""Nodes times classes whose bytes are kept: 16 bytes each, at least `MIN_CLASSES` classes."""
+_NULL = b"null"
+_NO_NAMES = b'{"Nodes":null,"NodeNames":'
+_FAILED = b',"FailedNodes":{'
+_LASTING = b'},"FailedAndUnresolvableNodes":{'
+_END = b'},"Error":""}'
+_ALL_FIT = _FAILED + _LASTING + _END
+
+
+class Candidates:
+    """The nodes of a question.
+
+    Attributes:
+        places: By position the place in the fleet; unknown nodes are left out.
+        unknown: Names that are not known (yet).
+    """
+
+    __slots__ = ("_pick", "places", "unknown")
+
+    def __init__(self, places: tuple[int, ...], unknown: Sequence[str] = ()) -> None:
+        self.places = places
+        self.unknown = unknown
+        self._pick: Callable[[list[bytes]], Any] | None = None
+
+    def pick(self, column: list[bytes]) -> list[bytes]:
+        """Return the entries of a column by node, in the order of the question."""
+        if len(self.places) < 2:
+            return [column[place] for place in self.places]
+        if self._pick is None:
+            self._pick = itemgetter(*self.places)
+        return [*self._pick(column)]
+
+
+def find_candidates(names: list[str], place_of: Mapping[str, int]) -> Candidates:
+    """Return the nodes of these names."""
+    try:
+        return Candidates((*map(place_of.__getitem__, names),))
+    except KeyError:
+        known = [name for name in names if name in place_of]
+        unknown = [name for name in names if name not in place_of]
+        return Candidates((*map(place_of.__getitem__, known),), unknown)
+
+
+class Answerer:
+    """Turns questions into answers.
+
+    Args:
+        state: The cluster; it is told what changes by whoever watches it.
+        now: The time in ms since the epoch.
+        refused: Called with the word and the number of nodes that it keeps a pod from.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        now: Callable[[], int],
+        refused: Callable[[str, int], None] = lambda word, count: None,
+    ) -> None:
+        self.state = state
+        self._now = now
+        self._refused = refused
+        self._read = Reader()
+        self._views = _Views(state)
+        self._given: _Views | None = None
+        self._versions: dict[str, str] = {}
+        self._topologies = Topologies()
+
+    def put_pod(self, pod: PodFacts) -> None:
+        """Take in a pod as it is now."""
+        self.state.put_pod(pod)
+        if self._given is not None:
+            self._given.state.put_pod(pod)
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod."""
+        self.state.drop_pod(uid)
+        if self._given is not None:
+            self._given.state.drop_pod(uid)
+
+    # The three questions.
+
+    def filter(self, body: bytes) -> bytes:
+        """Answer `filter`.
+
+        Raises:
+            BadBody: If the body is not what the protocol says.
+        """
+        args = self._read.args(body)
+        pod = _pod_of(args)
+        raw = bytes(args.NodeNames)
+        if raw == _NULL:
+            return self._filter_given(args, pod)
+        view = self._views
+        if pod is None or not pod.is_judged:
+            self._read.names(raw)
+            return _NO_NAMES + raw + _ALL_FIT
+        view.state.refresh(self._now())
+        candidates = view.candidates(raw, self._read)
+        fitting, failed, lasting = self._judge(view, pod, candidates)
+        if fitting is None:
+            return _NO_NAMES + raw + _ALL_FIT
+        listed = b"[" + b",".join(fitting) + b"]"
+        return b"".join((_NO_NAMES, listed, _FAILED, failed, _LASTING, lasting, _END))
+
+    def prioritize(self, body: bytes) -> bytes:
+        """Answer `prioritize`.
+
+        Raises:
+            BadBody: If the body is not what the protocol says.
+        """
+        args = self._read.args(body)
+        pod = _pod_of(args)
+        raw = bytes(args.NodeNames)
+        if raw == _NULL:
+            view = self._view_given()
+            names = [self._take_in(view, each) for each in self._read.nodes(_nodes_of(args))]
+            view.state.refresh(self._now())
+            candidates = find_candidates(names, view.state.place_of)
+        else:
+            view = self._views
+            view.state.refresh(self._now())
+            candidates = view.candidates(raw, self._read)
+        return b"[" + b",".join(self._score(view, pod, candidates)) + b"]"
+
+    def preempt(self, body: bytes) -> bytes:
+        """Answer `preempt`: the nodes where the pod fits once those victims are gone.
+
+        Raises:
+            BadBody: If the body is not what the protocol says.
+        """
+        args = self._read.preemption(body)
+        pod = _pod_of(args)
+        victims = _victims_of(args)
+        self.state.refresh(self._now())
+        kept = {
+            node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+            for node, (uids, violations) in victims.items()
+            if pod is None or not pod.is_judged or self._would_fit(pod, node, uids)
+        }
+        return encode({"NodeNameToMetaVictims": kept})
+
+    def _would_fit(self, pod: PodFacts, node: str, victims: list[str]) -> bool:
+        """Tell whether a pod fits a node without its victims; a gang stops nobody piecemeal."""
+        state = self.state
+        place, record = state.place_of.get(node), state.nodes.get(node)
+        if pod.gang or place is None or record is None:
+            return False
+        if not record.is_ours:
+            return True
+        row = state.row(pod.workload)
+        mark = state.fleet.checkpoint()
+        for take in state.list_takes(node, victims):
+            state.fleet.release(take)
+        fits = row.rank_on(place) != NOT_FIT
+        state.fleet.rollback(mark)
+        row.refresh()
+        return fits
+
+    # Whole nodes in the question.
+
+    def _view_given(self) -> "_Views":
+        """Return the view whose nodes come with the questions; its pods are the known ones."""
+        if self._given is None:
+            self._given = _Views(self.state.with_pods_only())
+        return self._given
+
+    def _take_in(self, view: "_Views", raw: msgspec.Raw) -> str:
+        """Take in a node as it came, and return its name."""
+        version = self._read.name_of(raw)
+        if not version.resourceVersion or self._versions.get(version.name) != (
+            version.resourceVersion
+        ):
+            document = msgspec.json.decode(raw)
+            now = self._now()
+            try:
+                record = read_record(
+                    document,
+                    lambda name, text, count: self._topologies.find(name, text, count, now),
+                )
+            except (ValueError, TypeError, AttributeError) as error:
+                raise BadBody(f"Nodes: {version.name}: {error}") from error
+            view.state.put_node(record)
+            self._versions[version.name] = version.resourceVersion
+        return version.name
+
+    def _filter_given(self, args: ExtenderArgs, pod: PodFacts | None) -> bytes:
+        raws = self._read.nodes(_nodes_of(args))
+        view = self._view_given()
+        by_name = {self._take_in(view, raw): bytes(raw) for raw in raws}
+        failed = lasting = b""
+        kept = list(by_name.values())
+        if pod is not None and pod.is_judged:
+            view.state.refresh(self._now())
+            candidates = find_candidates(list(by_name), view.state.place_of)
+            fitting, failed, lasting = self._judge(view, pod, candidates)
+            if fitting is not None:
+                names = self._read.names(b"[" + b",".join(fitting) + b"]")
+                kept = [by_name[name] for name in names]
+        return b"".join(
+            (
+                b'{"Nodes":{"metadata":{},"items":[',
+                b",".join(kept),
+                b']},"NodeNames":null',
+                _FAILED,
+                failed,
+                _LASTING,
+                lasting,
+                _END,
+            )
+        )
+
+    # The decision.
+
+    def _judge(
+        self, view: "_Views", pod: PodFacts, candidates: Candidates
+    ) -> tuple[list[bytes] | None, bytes, bytes]:
+        """Return (quoted names that fit or None for all, failed, failed for good)."""
+        state = view.state
+        rendered = view.rendered(pod)
+        wanted, reason = _gang_places(state, pod)
+        if reason:
+            self._refused(Word.GANG.value, len(candidates.places))
+            names = candidates.pick(view.texts.quoted)
+            names += [encode(name) for name in candidates.unknown]
+            said = encode(reason)
+            return [], b"", b",".join(name + b":" + said for name in names)
+        if wanted is not None:
+            return self._judge_gang(pod, candidates, wanted, view.texts)
+        if not rendered.outside and not candidates.unknown:
+            return None, b"", b""
+        parts = candidates.pick(rendered.fits)
+        fitting = [*filter(None, parts)]
+        if len(fitting) == len(parts) and not candidates.unknown:
+            return None, b"", b""
+        outside = rendered.outside.intersection(candidates.places)
+        failed, lasting, counts = rendered.refusals(outside)
+        for word, count in counts:
+            self._refused(word.value, count)
+        if candidates.unknown:
+            said = encode(f"{Word.NOT_READY.value}: the extender has not seen this node yet")
+            new = b",".join(encode(name) + b":" + said for name in candidates.unknown)
+            failed = new if not failed else failed + b"," + new
+        view.remember(fitting, Candidates((*compress(candidates.places, parts),)))
+        return fitting, failed, lasting
+
+    def _judge_gang(
+        self, pod: PodFacts, candidates: Candidates, wanted: list[int], texts: NodeBytes
+    ) -> tuple[list[bytes], bytes, bytes]:
+        places = set(wanted)
+        quoted = candidates.pick(texts.quoted)
+        pairs = list(zip(candidates.places, quoted, strict=True))
+        fitting = [name for place, name in pairs if place in places]
+        there = texts.names[wanted[0]]
+        said = encode(f"{Word.GANG.value}: its place in gang {pod.gang} is on {there}")
+        lasting = [name + b":" + said for place, name in pairs if place not in places]
+        return fitting, b"", b",".join(lasting)
+
+    def _score(self, view: "_Views", pod: PodFacts | None, candidates: Candidates) -> list[bytes]:
+        zero = [b'{"Host":%b,"Score":0}' % encode(name) for name in candidates.unknown]
+        if pod is None or not pod.is_judged:
+            return [view.texts.scored(place, 0) for place in candidates.places] + zero
+        rendered = view.rendered(pod)
+        parts = candidates.pick(rendered.scored)
+        wanted, _ = _gang_places(view.state, pod)
+        if wanted is not None:
+            half = MOST_POINTS // 2
+            points = dict.fromkeys(wanted, half) | {wanted[0]: MOST_POINTS}
+            parts = [view.texts.scored(place, points.get(place, 0)) for place in candidates.places]
+            return parts + zero
+        found = rendered.row.find_best()
+        if found is not None and parts:
+            best = found[0]
+            try:
+                position = candidates.places.index(best)
+            except ValueError:
+                position = _best_of(rendered, candidates.places)
+                best = candidates.places[position]
+            if rendered.row.ranks[best] != NOT_FIT:
+                parts[position] = rendered.best(best)
+        return parts + zero
+
+
+class _Views:
+    """A state with the bytes that were made of it, for as long as its columns stand."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self._generation = -1
+        self.texts = NodeBytes([])
+        self._classes: dict[int, Rendered] = {}
+        self._lists: dict[bytes, Candidates] = {}
+        self._neutral: frozenset[int] = frozenset()
+
+    def _begin(self) -> None:
+        state = self.state
+        if self._generation == state.generation:
+            return
+        self._generation = state.generation
+        self.texts = NodeBytes([node.name for node in state.fleet.nodes])
+        self._classes.clear()
+        self._lists.clear()
+        self._neutral = frozenset(
+            place for name, place in state.place_of.items() if not state.nodes[name].is_ours
+        )
+
+    def candidates(self, raw: bytes, read: Reader) -> Candidates:
+        """Return the nodes of a question."""
+        self._begin()
+        known = self._lists.get(raw)
+        if known is None:
+            known = find_candidates(read.names(raw), self.state.place_of)
+            self._keep(raw, known)
+        return known
+
+    def remember(self, fitting: list[bytes], candidates: Candidates) -> None:
+        """Expect the nodes that fit to be asked about next."""
+        if fitting:
+            self._keep(b"[" + b",".join(fitting) + b"]", candidates)
+
+    def _keep(self, raw: bytes, candidates: Candidates) -> None:
+        if len(raw) > MAX_LIST_BYTES:
+            return
+        if len(self._lists) >= MAX_KEPT_LISTS:
+            del self._lists[next(iter(self._lists))]
+        self._lists[raw] = candidates
+
+    def rendered(self, pod: PodFacts) -> Rendered:
+        """Return a class's bytes, up to date."""
+        self._begin()
+        row = self.state.row(pod.workload)
+        found = self._classes.get(id(row))
+        if found is None:
+            most = max(MIN_CLASSES, MAX_CELLS // max(1, len(self.texts.names)))
+            if len(self._classes) >= most:
+                del self._classes[next(iter(self._classes))]
+            found = Rendered(row, self.texts, self._neutral.__contains__)
+            self._classes[id(row)] = found
+        else:
+            found.refresh()
+        return found
+
+
+def _pod_of(args: ExtenderArgs | PreemptionArgs) -> PodFacts | None:
+    try:
+        return facts_of(args.Pod)
+    except BadPod as error:
+        raise BadBody(f"Pod: {error}") from error
+
+
+def _nodes_of(args: ExtenderArgs) -> bytes:
+    raw = bytes(args.Nodes)
+    if raw == _NULL:
+        raise BadBody("Nodes and NodeNames are both missing")
+    return raw
+
+
+def _victims_of(args: PreemptionArgs) -> dict[str, tuple[list[str], int]]:
+    if args.NodeNameToMetaVictims is not None:
+        return {
+            node: ([pod.UID for pod in each.Pods or ()], each.NumPDBViolations)
+            for node, each in args.NodeNameToMetaVictims.items()
+        }
+    return {
+        node: ([pod.metadata.uid for pod in each.Pods or ()], each.NumPDBViolations)
+        for node, each in (args.NodeNameToVictims or {}).items()
+    }
+
+
+def _gang_places(state: ClusterState, pod: PodFacts) -> tuple[list[int] | None, str]:
+    """Return (where the pod may go, its own place first, or None for anywhere; why it is held)."""
+    if not pod.gang:
+        return None, ""
+    plan = state.plans.get(pod.gang)
+    known = state.find_pod(pod.uid)
+    if plan is None or known is None:
+        return None, f"{Word.GANG.value}: gang {pod.gang} is not seen whole yet"
+    if plan.reason:
+        return None, plan.reason
+    own = plan.places.get(pod.uid)
+    if own is None:
+        return None, ""
+    alike = [
+        take.node
+        for uid, take in plan.places.items()
+        if (other := state.find_pod(uid)) is not None and other.workload is known.workload
+    ]
+    return list(dict.fromkeys([own.node, *alike])), ""
+
+
+def _best_of(rendered: Rendered, places: tuple[int, ...]) -> int:
+    """Return the position of the best candidate where the best node of all is none."""
+    where = np.array(places, dtype=np.int64)
+    ranks = rendered.row.ranks[where]
+    best = np.flatnonzero(ranks == ranks.max())
+    return int(best[where[best].argmin()])

@@ -1,0 +1,260 @@
+"""A small HTTP/1.1 server: httptools over asyncio, one handler, bounded in every direction.
+
+Owns connections and their limits; knows no paths. kube-scheduler keeps a connection and sends one
+request after the other; answering one costs no task unless the handler needs to wait.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import httptools
+
+MAX_HEADER_BYTES = 32_768
+MAX_CONNECTIONS = 512
+"""kube-scheduler opens one per call in flight; each replica of it asks one question at a time."""
+IDLE_S = 120.0
+"""Go's client keeps an idle connection for 90 s; it is the one that closes first."""
+READ_S = 20.0
+"""How long a request may take to arrive."""
+
+
+class Request(NamedTuple):
+    """One request with its whole body."""
+
+    method: bytes
+    path: bytes
+    body: bytes
+
+
+class Response(NamedTuple):
+    """One answer."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+
+
+Handler = Callable[[Request], Response | Awaitable[Response]]
+
+_PHRASES = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+}
+
+
+class Limits(NamedTuple):
+    """What one server takes.
+
+    Args:
+        max_body_bytes: Longest body: whole nodes are about 10 KB each.
+        max_connections: Connections at once; more are closed at once.
+    """
+
+    max_body_bytes: int = 64 << 20
+    max_connections: int = MAX_CONNECTIONS
+    idle_s: float = IDLE_S
+    read_s: float = READ_S
+
+
+class Server:
+    """All connections of one listener."""
+
+    def __init__(self, handler: Handler, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+        self.handler = handler
+        self.limits = limits
+        self.connections: set[Connection] = set()
+
+    def connect(self) -> "Connection":
+        """Return the protocol of a new connection, for `loop.create_server`."""
+        return Connection(self)
+
+    def close(self) -> None:
+        """Close every connection; what is being answered is lost."""
+        for connection in list(self.connections):
+            connection.close()
+
+
+class Connection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._path = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._header_bytes = 0
+        self._is_bad = False
+        self._waiting: list[tuple[Request, bool]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._server.connections) >= self._server.limits.max_connections:
+            transport.close()
+            return
+        self._server.connections.add(self)
+        self._wait(self._server.limits.idle_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._server.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; whatever cannot be read ends the connection with a 400."""
+        if self._is_bad:
+            return
+        self._wait(self._server.limits.read_s)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, b"this server speaks HTTP/1.1 only")
+        except httptools.HttpParserError:
+            self._refuse(400, b"not HTTP/1.1")
+
+    def pause_writing(self) -> None:
+        """Read no more while the other side does not."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read on."""
+        if self._transport is not None and self._task is None:
+            self._transport.resume_reading()
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._path = b""
+        self._parts = []
+        self._size = self._header_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Keep the path."""
+        self._path += url
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Refuse a request by its length before its body comes."""
+        self._count_header(len(name) + len(value))
+        if name.lower() == b"content-length" and value.isdigit():
+            if int(value[:18]) > self._server.limits.max_body_bytes:
+                self._refuse(413, b"the body is too long")
+        elif name.lower() == b"expect" and self._transport is not None and not self._is_bad:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _count_header(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, b"the header is too long")
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        self._size += len(body)
+        if self._size > self._server.limits.max_body_bytes:
+            self._refuse(413, b"the body is too long")
+        elif not self._is_bad:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Answer."""
+        if self._is_bad:
+            return
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        request = Request(self._parser.get_method(), self._path.partition(b"?")[0], body)
+        keeps = self._parser.should_keep_alive()
+        if self._task is not None:
+            self._waiting.append((request, keeps))
+            return
+        self._answer(request, keeps=keeps)
+
+    # Answering.
+
+    def _answer(self, request: Request, *, keeps: bool) -> None:
+        found = self._server.handler(request)
+        if isinstance(found, Response):
+            self._write(found, keeps=keeps)
+            return
+        if self._transport is not None:
+            # One after the other: what comes meanwhile waits in the socket.
+            self._transport.pause_reading()
+        self._task = asyncio.ensure_future(self._finish(found, keeps=keeps))
+
+    async def _finish(self, found: Awaitable[Response], *, keeps: bool) -> None:
+        response = await found
+        self._task = None
+        self._write(response, keeps=keeps)
+        while self._waiting and self._task is None and self._transport is not None:
+            request, keeps = self._waiting.pop(0)
+            self._answer(request, keeps=keeps)
+        if self._task is None and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _write(self, response: Response, *, keeps: bool) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n" % (
+            response.status,
+            _PHRASES.get(response.status, b""),
+            response.content_type,
+            len(response.body),
+            b"" if keeps else b"Connection: close\r\n",
+        )
+        transport.write(head + response.body)
+        if keeps:
+            self._wait(self._server.limits.idle_s)
+        else:
+            self.close()
+
+    def _refuse(self, status: int, reason: bytes) -> None:
+        if not self._is_bad:
+            self._is_bad = True
+            self._write(Response(status, b'{"Error":"%b"}' % reason), keeps=False)
+
+    def close(self) -> None:
+        """Close the connection once what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Time.
+
+    def _wait(self, seconds: float) -> None:
+        """Move the deadline; one timer a connection looks now and then whether it passed."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + seconds
+        if self._timer is None:
+            self._timer = loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._deadline - loop.time()
+        if self._task is not None:
+            left = max(left, self._server.limits.read_s)
+        if left > 0:
+            self._timer = loop.call_later(left, self._look)
+            return
+        self._timer = None
+        self.close()

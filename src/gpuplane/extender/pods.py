@@ -1,0 +1,404 @@
+"""A pod as the extender sees it: what it asks for, what it holds, and the class it belongs to.
+
+Owns the translation from a Pod object, as an informer or kube-scheduler sends it, into core values.
+Never keeps the object: a pod is a few numbers and names here.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from gpuplane.core.hardware import find_models
+from gpuplane.core.ids import JobId
+from gpuplane.core.scheduling.needs import OR
+from gpuplane.core.scheduling.workload import Workload
+from gpuplane.core.topology.matrix import LinkPreference
+from gpuplane.core.workloads import PlacementRequest, ResourceRequest, Toleration
+from gpuplane.extender import names
+from gpuplane.kube.quantities import BadQuantity, parse_quantity
+
+MIB = 2**20
+MAX_GANG = 4_096
+"""More pods than any gang has; a larger number is a slip, and bounds what is planned at once."""
+NO_JOB: Final = JobId(UUID(int=0))
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+Amounts = dict[str, int]
+
+
+class Meta(msgspec.Struct, rename="camel", gc=False):
+    """The part of an object's metadata that is read."""
+
+    name: str = ""
+    namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
+
+
+class Resources(msgspec.Struct, gc=False):
+    """What a container or pod asks for."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+
+
+class Container(msgspec.Struct, rename="camel", gc=False):
+    """One container; `restartPolicy: Always` makes an init container a sidecar."""
+
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class TolerationView(msgspec.Struct, gc=False):
+    """A toleration as the API has it."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class Spec(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's spec that decides where it may run."""
+
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resources: Resources | None = None
+    overhead: dict[str, Any] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[TolerationView] | None = None
+    affinity: msgspec.Raw = msgspec.Raw()
+    priority: int | None = None
+
+
+class Condition(msgspec.Struct, rename="camel", gc=False):
+    """One condition of a pod."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class Status(msgspec.Struct, gc=False):
+    """How far a pod has come."""
+
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+
+
+class PodView(msgspec.Struct, gc=False):
+    """A Pod object, as far as it is read."""
+
+    metadata: Meta
+    spec: Spec
+    status: Status | None = None
+
+
+class PodFacts(msgspec.Struct, frozen=True, gc=False):
+    """One pod in a few values; amounts are its effective request.
+
+    Attributes:
+        gpus: Whole devices of `resource`.
+        migs: Instances of `mig_profile`.
+        gpu_ids: What its annotation says it got, empty before.
+        gang: Key of its gang within the cluster, empty without one.
+        rank: Its number within the gang, as far as it is told.
+        created_at: In ms. `bound_at`: when kube-scheduler bound it, in ms, 0 before.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    resource: str
+    gpus: int
+    mig_profile: str
+    migs: int
+    cpu_milli: int
+    memory_mib: int
+    ephemeral_mib: int
+    gpu_ids: tuple[str, ...]
+    gang: str
+    gang_size: int
+    rank: int
+    priority: int
+    created_at: int
+    bound_at: int
+    is_starting: bool
+    scheduler: str
+    workload: Workload
+    affinity: str
+
+    @property
+    def wants_devices(self) -> bool:
+        """Return whether it asks for any device at all."""
+        return self.gpus > 0 or self.migs > 0
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether the core can judge it: whole GPUs of one node, or one MIG instance."""
+        return (self.gpus > 0) != (self.migs == 1) and self.migs <= 1
+
+
+class BadPod(ValueError):
+    """A pod cannot be read; the text names the field."""
+
+
+def facts_of(view: PodView) -> PodFacts | None:
+    """Return the facts of a pod that was read, or None once it has ended.
+
+    Raises:
+        BadPod: If a field is not what the API says.
+    """
+    status = view.status
+    if status is not None and status.phase in _ENDED:
+        return None
+    metadata, spec = view.metadata, view.spec
+    amounts = _request_of(spec)
+    annotations = metadata.annotations or {}
+    gpus, resource = _whole(amounts)
+    profile, migs = _mig(amounts)
+    affinity = bytes(spec.affinity)
+    cpu = amounts.get("cpu", 0)
+    memory, ephemeral = amounts.get("memory", 0), amounts.get("ephemeral-storage", 0)
+    tolerations = spec.tolerations
+    selector = spec.node_selector
+    workload = _workload(
+        resource if gpus else (names.GPU_RESOURCES[0] if migs else ""),
+        gpus,
+        profile if migs else "",
+        cpu,
+        memory,
+        ephemeral,
+        tuple(sorted(selector.items())) if selector else (),
+        _tolerations(tolerations) if tolerations else (),
+        annotations.get(names.LINKS, ""),
+        annotations.get(names.LINKS_REQUIRED, "") == "true",
+        annotations.get(names.GPU_MODEL, ""),
+        annotations.get(names.GPU_MEMORY, ""),
+    )
+    gang, size, rank = _gang(metadata, annotations)
+    ids = annotations.get(names.GPU_IDS, "")
+    return PodFacts(
+        uid=metadata.uid,
+        namespace=metadata.namespace or "default",
+        name=metadata.name,
+        node=spec.node_name or "",
+        resource=resource,
+        gpus=gpus,
+        mig_profile=profile,
+        migs=migs,
+        cpu_milli=cpu,
+        memory_mib=memory,
+        ephemeral_mib=ephemeral,
+        gpu_ids=tuple(part.strip() for part in ids.split(",") if part.strip()),
+        gang=gang,
+        gang_size=size,
+        rank=rank,
+        priority=spec.priority or 0,
+        created_at=instant_of(metadata.creation_timestamp),
+        bound_at=_bound_at(view),
+        is_starting=status is None or status.phase in (None, "", "Pending"),
+        scheduler=spec.scheduler_name or "",
+        workload=workload,
+        affinity=affinity.decode(errors="replace"),
+    )
+
+
+@lru_cache(maxsize=65_536)
+def instant_of(text: str | None) -> int:
+    """Return an RFC 3339 instant in ms since the epoch, 0 for none or one that is unreadable."""
+    if not text:
+        return 0
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return 0
+
+
+def _bound_at(view: PodView) -> int:
+    if not view.spec.node_name:
+        return 0
+    for each in (view.status.conditions or ()) if view.status is not None else ():
+        if each.type == "PodScheduled" and each.status == "True":
+            return instant_of(each.last_transition_time)
+    return instant_of(view.metadata.creation_timestamp)
+
+
+def _gang(metadata: Meta, annotations: dict[str, str]) -> tuple[str, int, int]:
+    """Return (gang, size, rank): a gang by label, or a Job whose pods tell the size."""
+    size_text = annotations.get(names.GANG_SIZE)
+    if not size_text:
+        return "", 0, 0
+    labels = metadata.labels or {}
+    name = labels.get(names.GANG) or labels.get(names.JOB_NAME)
+    size = _number(size_text)
+    if not name or not 1 < size <= MAX_GANG:
+        return "", 0, 0
+    rank = labels.get(names.RANK) or labels.get(names.JOB_INDEX) or ""
+    return f"{metadata.namespace}/{name}", size, _number(rank)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+
+
+def _whole(amounts: Amounts) -> tuple[int, str]:
+    for resource in names.GPU_RESOURCES:
+        if amounts.get(resource):
+            return amounts[resource], resource
+    return 0, ""
+
+
+def _mig(amounts: Amounts) -> tuple[str, int]:
+    found = sorted(
+        # A resource's name may not have the plus sign of `1g.10gb+me`.
+        (name.removeprefix(names.MIG_PREFIX).replace(".me", "+me"), count)
+        for name, count in amounts.items()
+        if count and name.startswith(names.MIG_PREFIX)
+    )
+    return (found[0][0], sum(count for _, count in found)) if found else ("", 0)
+
+
+def _request_of(spec: Spec) -> Amounts:
+    """Return a pod's effective request: CPU in milli, memory and storage in MiB, devices whole.
+
+    Source: Kubernetes, "Resource sharing within containers" of init and sidecar containers: the
+    containers and sidecars together, or the most that starting up takes, whichever is more.
+    """
+    total = _sum(each.resources for each in spec.containers or ())
+    if spec.init_containers:
+        beside: Amounts = {}
+        starting: Amounts = {}
+        for each in spec.init_containers:
+            own = _sum((each.resources,))
+            if each.restart_policy == "Always":
+                beside = _add(beside, own)
+                starting = _most(starting, beside)
+            else:
+                starting = _most(starting, _add(beside, own))
+        total = _most(_add(total, beside), starting)
+    if spec.resources is not None:
+        total = {**total, **_sum((spec.resources,))}
+    if spec.overhead:
+        total = _add(total, {name: amount_of(name, each) for name, each in spec.overhead.items()})
+    return total
+
+
+def _sum(parts: Iterable[Resources | None]) -> Amounts:
+    total: Amounts = {}
+    for each in parts:
+        if each is None:
+            continue
+        asked = each.requests or {}
+        if each.limits:
+            # What has a limit and no request asks for its limit.
+            asked = {**each.limits, **asked}
+        for name, value in asked.items():
+            total[name] = total.get(name, 0) + amount_of(name, value)
+    return total
+
+
+def _add(one: Amounts, other: Amounts) -> Amounts:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+def _most(one: Amounts, other: Amounts) -> Amounts:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+
+
+def amount_of(name: str, value: object) -> int:
+    """Return a quantity in the unit of its resource, rounded up as kube-scheduler does.
+
+    Raises:
+        BadPod: If it is no quantity.
+    """
+    return _amount(name, value if isinstance(value, (str, int)) else str(value))
+
+
+@lru_cache(maxsize=16_384)
+def _amount(name: str, value: str | int) -> int:
+    try:
+        exact = parse_quantity(value)
+    except BadQuantity as error:
+        raise BadPod(f"resources: {name}: {error}") from error
+    if name == "cpu":
+        return max(0, -int(-exact * 1000 // 1))
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        return max(0, -int(-exact // MIB))
+    return max(0, -int(-exact // 1))
+
+
+def _tolerations(tolerations: list[TolerationView]) -> tuple[Toleration, ...]:
+    return tuple(
+        sorted(
+            (
+                Toleration(
+                    each.key or "", each.operator or "Equal", each.value or "", each.effect or ""
+                )
+                for each in tolerations
+            ),
+            key=lambda each: (each.key, each.operator, each.value, each.effect),
+        )
+    )
+
+
+@lru_cache(maxsize=8_192)
+def _workload(
+    resource: str,
+    gpus: int,
+    profile: str,
+    cpu: int,
+    memory: int,
+    ephemeral: int,
+    selector: tuple[tuple[str, str], ...],
+    tolerations: tuple[Toleration, ...],
+    links: str,
+    links_required: bool,  # noqa: FBT001 - the key of a cache
+    model: str,
+    memory_of_gpu: str,
+) -> Workload:
+    """Return the class of a pod as the core has it; pods of one class share the object."""
+    wanted = dict(selector)
+    if resource:
+        wanted[names.ACCELERATOR] = resource
+    try:
+        preference = LinkPreference(links) if links else LinkPreference.NONE
+    except ValueError:
+        preference = LinkPreference.NONE
+    found = find_models(model) if model else ()
+    resources = ResourceRequest(
+        gpu_count=gpus,
+        gpu_model=(OR.join(each.name for each in found) or model) if model else None,
+        gpu_memory_mib=_number(memory_of_gpu) or None,
+        mig_profile=profile or None,
+        cpu_milli=cpu,
+        memory_mib=memory,
+        ephemeral_mib=ephemeral,
+    )
+    placement = PlacementRequest(
+        links=preference,
+        links_required=links_required,
+        node_selector=wanted,
+        tolerations=tolerations,
+    )
+    return Workload(
+        job_id=NO_JOB,
+        version=0,
+        tenant="",
+        project="",
+        queue="",
+        submitted_at=0,
+        queued_at=0,
+        resources=resources,
+        placement=placement,
+    )

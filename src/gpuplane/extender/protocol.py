@@ -1,0 +1,146 @@
+"""The bodies of the extender protocol, as kube-scheduler writes and reads them.
+
+Owns shapes and field names; decides nothing. Fields that are not used here are skipped unread.
+
+Source: k8s.io/kube-scheduler/extender/v1, types.go; its types carry no JSON tags, so the names are
+those of Go.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from gpuplane.extender.pods import PodView
+
+_T = TypeVar("_T")
+
+
+ABSENT = msgspec.Raw(b"null")
+
+
+class BadBody(ValueError):
+    """A body is not what the protocol says; the text names the field."""
+
+
+class ExtenderArgs(msgspec.Struct, gc=False):
+    """What `filter` and `prioritize` are asked."""
+
+    Pod: PodView
+    Nodes: msgspec.Raw = ABSENT
+    NodeNames: msgspec.Raw = ABSENT
+
+
+class NodeList(msgspec.Struct, gc=False):
+    """Whole nodes, kept as they came."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class ObjectName(msgspec.Struct, gc=False):
+    """Which version of which object."""
+
+    name: str
+    resourceVersion: str = ""  # noqa: N815
+
+
+class Named(msgspec.Struct, gc=False):
+    """An object, read as far as its name."""
+
+    metadata: ObjectName
+
+
+class MetaPod(msgspec.Struct, gc=False):
+    """A victim by uid."""
+
+    UID: str
+
+
+class MetaVictims(msgspec.Struct, gc=False):
+    """Victims on one node."""
+
+    Pods: list[MetaPod] | None = None
+    NumPDBViolations: int = 0
+
+
+class VictimMeta(msgspec.Struct, gc=False):
+    """The uid of a whole pod."""
+
+    uid: str = ""
+
+
+class VictimPod(msgspec.Struct, gc=False):
+    """A victim that came as a whole pod."""
+
+    metadata: VictimMeta
+
+
+class Victims(msgspec.Struct, gc=False):
+    """Victims on one node, as whole pods."""
+
+    Pods: list[VictimPod] | None = None
+    NumPDBViolations: int = 0
+
+
+class PreemptionArgs(msgspec.Struct, gc=False):
+    """What `preempt` is asked."""
+
+    Pod: PodView
+    NodeNameToVictims: dict[str, Victims] | None = None
+    NodeNameToMetaVictims: dict[str, MetaVictims] | None = None
+
+
+class BindingArgs(msgspec.Struct, gc=False):
+    """What `bind` is asked."""
+
+    PodName: str
+    PodNamespace: str
+    PodUID: str
+    Node: str
+
+
+class Reader:
+    """Decoders, made once."""
+
+    def __init__(self) -> None:
+        self._args = msgspec.json.Decoder(ExtenderArgs)
+        self._names = msgspec.json.Decoder(list[str])
+        self._nodes = msgspec.json.Decoder(NodeList)
+        self._named = msgspec.json.Decoder(Named)
+        self._preemption = msgspec.json.Decoder(PreemptionArgs)
+        self._binding = msgspec.json.Decoder(BindingArgs)
+
+    def args(self, body: bytes) -> ExtenderArgs:
+        """Return the question of `filter` and `prioritize`."""
+        return _read(self._args, body)
+
+    def names(self, raw: bytes) -> list[str]:
+        """Return node names."""
+        return _read(self._names, raw)
+
+    def nodes(self, raw: bytes) -> list[msgspec.Raw]:
+        """Return whole nodes, each as it came."""
+        return _read(self._nodes, raw).items or []
+
+    def name_of(self, raw: msgspec.Raw) -> ObjectName:
+        """Return which version of which node this is."""
+        return _read(self._named, bytes(raw)).metadata
+
+    def preemption(self, body: bytes) -> PreemptionArgs:
+        """Return the question of `preempt`."""
+        return _read(self._preemption, body)
+
+    def binding(self, body: bytes) -> BindingArgs:
+        """Return the question of `bind`."""
+        return _read(self._binding, body)
+
+
+def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """Return a body that is as it should be.
+
+    Raises:
+        BadBody: If it is not.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadBody(str(error)) from error

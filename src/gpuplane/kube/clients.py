@@ -127,15 +127,14 @@ class KubeClient:
         fields: Selector = None,
         *,
         continue_token: str | None = None,
-        limit: int | None = None,
     ) -> Page[T]:
-        """Return one page of a list.
+        """Return one page of a list; what does not have the shape is left out and counted.
 
         Raises:
             Gone: If the continue token is too old.
         """
         params: Params = {
-            "limit": limit or self.limits.page_size,
+            "limit": self.limits.page_size,
             "continue": continue_token or None,
             "labelSelector": selector_text(labels),
             "fieldSelector": selector_text(fields),

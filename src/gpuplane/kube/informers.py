@@ -75,6 +75,7 @@ class InformerState:
         lists: Whole lists that were read.
         watches: Watches that were opened.
         events: Changes that came by watches.
+        unreadable: Objects that did not have the shape and were left out.
         failures: In a row.
         last_error: Of the last failure, empty since it works again.
         heard_at: When the server was heard of last, on the clock's monotonic scale.
@@ -84,6 +85,7 @@ class InformerState:
     lists: int = 0
     watches: int = 0
     events: int = 0
+    unreadable: int = 0
     failures: int = 0
     last_error: str = ""
     heard_at: float | None = None
@@ -314,6 +316,7 @@ class Informer(Generic[T]):
                 self._fields,
                 continue_token=token,
             )
+            self._skip(page.unreadable)
             for obj in page.items or ():
                 seen.add(self._put(obj))
             if len(seen) > self._max_objects:
@@ -354,6 +357,7 @@ class Informer(Generic[T]):
                 self._gaps = 0
                 if isinstance(obj, Mark):
                     version = obj.resource_version
+                    self._skip(1 if word == "UNREADABLE" else 0)
                 else:
                     _, _, version = _identity(obj)
                     if (at := _number(version)) < position:
@@ -361,6 +365,11 @@ class Informer(Generic[T]):
                     self._take(word, obj)
                 position = _number(version)
                 self._version = version
+
+    def _skip(self, count: int) -> None:
+        if count:
+            self.state.unreadable += count
+            log.warning("%d of %s do not have the shape that is read here", count, self.kind)
 
     def _take(self, word: str, obj: Any) -> None:
         self.state.events += 1

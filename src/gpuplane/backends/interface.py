@@ -7,12 +7,15 @@ milliseconds since the epoch. Every verb is idempotent: it may be repeated after
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpuplane.core.ids import AttemptId, GpuId, JobId, ProjectId, ReplicaId, TenantId
 from gpuplane.core.mig.profiles import MigTable
 from gpuplane.core.nodedetails import NodeDetails
 from gpuplane.core.workloads import Execution, JobSpec, JobType, ResourceRequest
+
+if TYPE_CHECKING:  # whoever reads the contract alone needs no client of a cluster
+    from gpuplane.kube.clients import KubeClient
 
 
 class Phase(StrEnum):
@@ -326,6 +329,13 @@ class Backend(Protocol):
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when something observable changed since the last return, or after timeout_s."""
         ...
+
+
+@runtime_checkable
+class ReachesKubernetes(Protocol):
+    """A backend of a Kubernetes cluster: who follows its queues uses the same client."""
+
+    client: "KubeClient"
 
 
 @runtime_checkable

@@ -53,6 +53,7 @@ from gpuplane.kit.tracing import Tracing
 from gpuplane.loops.deciding.process import DecisionProcess
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.kueue.loop import KueueLoop
 from gpuplane.loops.learner import LearnerLoop
 from gpuplane.loops.meters import JobMeters, MetersLoop
 from gpuplane.loops.monitor import MonitorLoop
@@ -150,6 +151,14 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         ),
         InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
         RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
+        KueueLoop(
+            database,
+            clock,
+            parts.backends,
+            parts.leases,
+            _boosts_of(settings),
+            lambda: parts.runner.wake(["kueue"]),
+        ),
         MonitorLoop(
             database,
             clock,

@@ -42,6 +42,7 @@ from gpuplane.domains.jobs.service.estimating import (
     Estimate,
     estimate,
 )
+from gpuplane.domains.jobs.service.evicting import list_running_on, note_evicted
 from gpuplane.domains.jobs.service.explaining import (
     SORT_EVENTS,
     ClusterResources,
@@ -167,6 +168,7 @@ from gpuplane.domains.jobs.service.retaining import (
     prune_jobs,
 )
 from gpuplane.domains.jobs.service.rights import require_class
+from gpuplane.domains.jobs.service.standing import OfferStanding, load_offer_standings
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
@@ -217,6 +219,7 @@ __all__ = [
     "Names",
     "NewOffer",
     "Offer",
+    "OfferStanding",
     "Outlook",
     "Output",
     "Planner",
@@ -284,6 +287,7 @@ __all__ = [
     "list_open",
     "list_queued_versions",
     "list_recent_preemptions",
+    "list_running_on",
     "list_to_ensure",
     "list_to_evict",
     "list_to_forget",
@@ -293,6 +297,7 @@ __all__ = [
     "load_jobs",
     "load_names",
     "load_offer_plans",
+    "load_offer_standings",
     "load_plans",
     "load_queue_use",
     "load_resources",
@@ -306,6 +311,7 @@ __all__ = [
     "note_admission",
     "note_ensured",
     "note_evict_sent",
+    "note_evicted",
     "note_forgotten",
     "note_offer_failed",
     "note_offers_ensured",

@@ -27,11 +27,10 @@ from gpuplane.domains.queues.rules import encode_cluster_queue, encode_cohort
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
 from gpuplane.kube.kueue.queues import read_cluster_queue, read_cohort, read_local_queue
 from gpuplane.kube.kueue.states import QueueState, read_conditions, read_queue_state
+from gpuplane.kube.tenancy import CLUSTER_LABEL
 
 ADMISSION = "admission"
 KUEUE = "kueue"
-OWNER_LABEL = "gpuplane.io/cluster-id"
-"""On every object of Kueue that we make: the cluster as this control plane knows it."""
 DEFAULT_NAME = "default"
 ANY_FLAVOR = "any"
 
@@ -85,7 +84,7 @@ def seen_of(found: Mapping[str, Any], cluster_id: ClusterId, now: int) -> Seen:
         kind,
         metadata.get("namespace", ""),
         metadata["name"],
-        labels.get(OWNER_LABEL) == str(cluster_id),
+        labels.get(CLUSTER_LABEL) == str(cluster_id),
         {},
         seen_at=now,
     )

@@ -1,0 +1,1 @@
+"""Follows the Kueue of clusters that admit by themselves: queues, workloads, holds, tenants."""

@@ -1,0 +1,217 @@
+"""What the Workloads of a cluster mean for jobs here, and what jobs here mean for Workloads.
+
+Towards the database: what Kueue says of offers, and evictions of what runs. Towards the cluster:
+priorities and the state of our AdmissionCheck, each guarded by the version that was read.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from gpuplane.core.ids import AttemptId, ClusterId
+from gpuplane.core.scheduling.policy import Boosts
+from gpuplane.db.database import Database
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import OfferStanding
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Conflict, KubeError, NotThere
+from gpuplane.kube.kinds import JOB, WORKLOAD
+from gpuplane.kube.kueue.names import (
+    HOLD_CHECK,
+    PRIORITY_CLASSES,
+    PRIORITY_LABEL,
+    ApiVersion,
+    WorkloadCondition,
+)
+from gpuplane.loops.kueue.workloads import Followed
+
+log = logging.getLogger("gpuplane.kueue")
+
+RETRY_S = 60
+"""When a held workload is tried again where no instant is known."""
+MAX_RETRY_S = 3_600
+MAX_MESSAGE = 1_000
+
+
+async def take_in(
+    database: Database, cluster_id: ClusterId, seen: Iterable[Followed], now: int
+) -> int:
+    """Store what Kueue says of offers and stop what it evicted; return how much was news."""
+    ours = {each.attempt_id: each for each in seen if each.attempt_id is not None}
+    if not ours:
+        return 0
+    by_job_uid = {each.state.job_uid: key for key, each in ours.items() if each.state.job_uid}
+    offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
+    running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
+    news = 0
+    for offer in offers:
+        found = ours.get(offer.attempt_id)
+        if found is None:
+            continue
+        reason, message = found.state.explain()
+        usage = found.state.usage
+        counted = tuple((pair.flavor, pair.resource, n) for pair, n in sorted(usage.items()))
+        told = (reason, message, found.state.admitted_at, counted)
+        if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
+            continue
+        news += await database.write(
+            "jobs.note_admission",
+            partial(
+                jobs.note_admission,
+                attempt_id=offer.attempt_id,
+                reason=reason,
+                message=message,
+                admitted_at=found.state.admitted_at,
+                usage_of=usage,
+                cluster_queue=found.state.cluster_queue,
+            ),
+        )
+    for attempt in running:
+        found = ours.get(attempt.id)
+        if found is None or not found.is_evicted or attempt.stop_intent is not None:
+            continue
+        told_of = found.state.conditions[str(WorkloadCondition.EVICTED)]
+        news += await database.write(
+            "jobs.note_evicted",
+            partial(
+                jobs.note_evicted,
+                attempt_id=attempt.id,
+                reason=told_of.reason,
+                message=told_of.message,
+                for_attempt=by_job_uid.get(found.preemptor_uid),
+                now=now,
+            ),
+        )
+    return news
+
+
+async def write_back(
+    client: KubeClient,
+    version: ApiVersion,
+    seen: Iterable[Followed],
+    standings: Mapping[AttemptId, OfferStanding],
+    settled: set[AttemptId],
+    now: int,
+) -> None:
+    """Give Workloads the priorities and the hold states that jobs here have now.
+
+    Args:
+        client: The cluster.
+        version: Of Kueue's API.
+        seen: Its Workloads.
+        standings: What each offered job is to be there.
+        settled: Attempts that were bound already.
+        now: The instant.
+    """
+    for each in seen:
+        if each.state.find(WorkloadCondition.FINISHED) is not None:
+            continue
+        standing = None if each.attempt_id is None else standings.get(each.attempt_id)
+        try:
+            if standing is not None:
+                await _give_priority(client, version, each, standing)
+            await _give_hold(client, version, each, standing, settled, now)
+        except (Conflict, NotThere):
+            continue  # it moved on meanwhile: the next turn sees how
+        except KubeError as error:
+            log.warning("workload %s was not written: %s", each.state.name, error)
+
+
+async def _give_priority(
+    client: KubeClient, version: ApiVersion, each: Followed, standing: OfferStanding
+) -> None:
+    if each.state.priority == standing.priority:
+        return
+    wanted = PRIORITY_CLASSES[standing.priority_class]
+    for kind, name, _ in each.state.owners:
+        if kind != "Job":
+            continue
+        owner = await client.find(JOB, name, each.state.namespace)
+        labels = {} if owner is None else owner["metadata"].get("labels") or {}
+        if owner is not None and labels.get(PRIORITY_LABEL, wanted) != wanted:
+            # The class of the job object decides the class of its Workload.
+            relabel = {"metadata": {"labels": {PRIORITY_LABEL: wanted}}}
+            await client.patch(JOB, name, relabel, each.state.namespace)
+            return
+    patch = {
+        "metadata": {"resourceVersion": each.version},
+        "spec": {"priority": standing.priority},
+    }
+    await client.patch(WORKLOAD.at(str(version)), each.state.name, patch, each.state.namespace)
+
+
+async def _give_hold(
+    client: KubeClient,
+    version: ApiVersion,
+    each: Followed,
+    standing: OfferStanding | None,
+    settled: set[AttemptId],
+    now: int,
+) -> None:
+    hold = each.hold
+    if hold is None or each.state.find(WorkloadCondition.QUOTA_RESERVED) is None:
+        return
+    state, message, retry_s = decide_hold(each.attempt_id, standing, settled, now)
+    if (hold.get("state"), hold.get("message", "")) == (state, message):
+        return
+    if hold.get("state") == "Ready" and each.state.admitted_at is not None:
+        return  # it runs or is about to: what stops it now is an eviction, not a check
+    told: dict[str, Any] = {
+        **hold,
+        "state": state,
+        "message": message[:MAX_MESSAGE],
+        "lastTransitionTime": instant_text(now),
+    }
+    if retry_s is not None:
+        told["requeueAfterSeconds"] = retry_s
+    others = [check for check in each.checks if check.get("name") != HOLD_CHECK]
+    patch = {
+        "metadata": {"resourceVersion": each.version},
+        "status": {"admissionChecks": [*others, told]},
+    }
+    await client.patch(
+        WORKLOAD.at(str(version)),
+        each.state.name,
+        patch,
+        each.state.namespace,
+        subresource="status",
+    )
+
+
+def decide_hold(
+    attempt_id: AttemptId | None,
+    standing: OfferStanding | None,
+    settled: set[AttemptId],
+    now: int,
+) -> tuple[str, str, int | None]:
+    """Return (state, message, seconds until it is tried again) of our AdmissionCheck.
+
+    Work that is not ours is never held. Ours is held until its offer is known here, so that
+    nothing starts that was taken back; what must wait gives its quota back meanwhile.
+    """
+    if attempt_id is None:
+        return "Ready", "It was not submitted through gpuplane.", None
+    if attempt_id in settled:
+        return "Ready", "It was started.", None
+    if standing is None:
+        return "Pending", "gpuplane does not offer it any more.", None
+    if standing.may_start:
+        return "Ready", standing.sentence, None
+    wait = RETRY_S if standing.retry_at is None else (standing.retry_at - now) // 1000 + 1
+    return "Retry", standing.sentence, min(max(1, wait), MAX_RETRY_S)
+
+
+async def load_standings(
+    database: Database, cluster_id: ClusterId, boosts: Boosts, now: int
+) -> tuple[Mapping[AttemptId, OfferStanding], set[AttemptId]]:
+    """Return what offered jobs are to be on their cluster, and the attempts that it has bound."""
+    standings = await database.read(lambda s: jobs.load_offer_standings(s, cluster_id, boosts, now))
+    running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
+    return standings, {each.id for each in running}
+
+
+def instant_text(now: int) -> str:
+    """Return an instant as Kubernetes writes it."""
+    return datetime.fromtimestamp(now // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,48 @@
+"""What a cluster with Kueue gets when it is registered: flavors, classes, a queue over it all."""
+
+from functools import partial
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.db.database import Database
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.queues import service as queues
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kueue.names import GROUP, ApiVersion, choose_version
+from gpuplane.loops.kueue.syncing import sync
+from gpuplane.loops.kueue.wanting import load_wanted, wanted_objects
+
+
+async def find_version(client: KubeClient) -> ApiVersion | None:
+    """Return the version of Kueue's API to speak with a cluster, None where it serves none."""
+    served = await client.discovery.served(GROUP)
+    return None if served is None else choose_version(served.preferred, served.versions)
+
+
+async def ensure_defaults(
+    client: KubeClient, database: Database, cluster_id: ClusterId, now: int
+) -> list[str]:
+    """Write flavors, classes and a default ClusterQueue from the nodes stored; return names made.
+
+    Idempotent: what is declared already stays as it is.
+    """
+    version = await find_version(client)
+    if version is None:
+        return []
+    await database.write(
+        "queues.ensure_default_quotas",
+        partial(queues.ensure_default_quotas, cluster_id=cluster_id, now=now),
+    )
+    cluster = await database.read(lambda s: clusters.get_cluster(s, cluster_id))
+    wanted = await database.read(lambda s: load_wanted(s, cluster))
+    known = await database.read(lambda s: queues.list_seen(s, cluster_id))
+    before = {each.key: each for each in known}
+    seen = await sync(client, version, cluster_id, wanted_objects(wanted, version), before, now)
+    await database.write(
+        "queues.note_seen",
+        partial(queues.note_seen, cluster_id=cluster_id, seen=seen, now=now),
+    )
+    return [
+        f"{each.kind} {each.name}"
+        for each in seen
+        if each.ours and each.key not in before and each.conflict is None
+    ]

@@ -1,0 +1,192 @@
+"""The loop: for each cluster that admits by itself, write queues, follow workloads, keep holds.
+
+Clusters are looked after at the same time and each within a bound, so that a slow or hung one
+delays no other; what fails is said once and tried again in the next turn.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from gpuplane.backends.interface import ReachesKubernetes
+from gpuplane.core.ids import ClusterId
+from gpuplane.core.scheduling.policy import Boosts
+from gpuplane.db.database import Database
+from gpuplane.db.leases import LeaseKeeper
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.queues import service as queues
+from gpuplane.kit.clock import Clock
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import KubeError
+from gpuplane.kube.informers import Informer
+from gpuplane.kube.kinds import ADMISSION_CHECK, WORKLOAD
+from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
+from gpuplane.kube.tenancy import tenancy_objects
+from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
+from gpuplane.loops.kueue.defaults import find_version
+from gpuplane.loops.kueue.syncing import sync
+from gpuplane.loops.kueue.wanting import Wanted, load_wanted, wanted_objects
+from gpuplane.loops.kueue.workloads import Followed, follow
+from gpuplane.loops.ports import Backends
+
+log = logging.getLogger("gpuplane.kueue")
+
+CLUSTER_S = 20.0
+"""How long one turn may take with one cluster."""
+SYNC_S = 5.0
+"""How often queues are compared without being woken: each is one list of each kind."""
+
+
+class _Following:
+    """What is kept of one cluster between turns."""
+
+    def __init__(self, client: KubeClient, version: ApiVersion, wake: Callable[[], None]) -> None:
+        self.client = client
+        self.version = version
+        self.synced_at: float | None = None
+        self.declared: object = None
+        self.trouble = ""
+        self.workloads: Informer[Followed] = Informer(
+            client, WORKLOAD.at(str(version)), convert=follow
+        )
+        self.workloads.on_change(lambda _: wake())
+
+    async def stop(self) -> None:
+        """Stop following the cluster."""
+        await self.workloads.stop()
+
+
+class KueueLoop:
+    """Keeps queues, workloads and holds of clusters that admit by themselves."""
+
+    name = "kueue"
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        backends: Backends,
+        leases: LeaseKeeper,
+        boosts: Boosts,
+        wake: Callable[[], None],
+        period_s: float = 2.0,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            database: Where queues and offers are kept.
+            clock: The time.
+            backends: Of the clusters; those of Kubernetes bring their client.
+            leases: Let one process write to clusters.
+            boosts: What lifts a waiting job within its class.
+            wake: Wakes this loop; called when a Workload changed.
+            period_s: How often it looks without being woken.
+        """
+        self.period_s = period_s
+        self._database = database
+        self._clock = clock
+        self._backends = backends
+        self._leases = leases
+        self._boosts = boosts
+        self._wake = wake
+        self._following: dict[ClusterId, _Following] = {}
+
+    async def run_once(self) -> bool:
+        """Look after every cluster once."""
+        if await self._leases.hold(self.name) is None:
+            await self.stop()
+            return False
+        found = await self._database.read(clusters.list_clusters)
+        here: dict[ClusterId, tuple[Cluster, KubeClient]] = {}
+        for cluster in found:
+            backend: object = self._backends.find(cluster.id)
+            if queues.admits_itself(cluster) and isinstance(backend, ReachesKubernetes):
+                here[cluster.id] = (cluster, backend.client)
+        for cluster_id in [known for known in self._following if known not in here]:
+            await self._following.pop(cluster_id).stop()
+        await asyncio.gather(*(self._look(cluster, kube) for cluster, kube in here.values()))
+        return False
+
+    async def stop(self) -> None:
+        """Stop following every cluster."""
+        for each in self._following.values():
+            await each.stop()
+        self._following.clear()
+
+    async def _look(self, cluster: Cluster, client: KubeClient) -> None:
+        following = self._following.get(cluster.id)
+        try:
+            async with asyncio.timeout(CLUSTER_S):
+                if following is None or following.client is not client:
+                    following = await self._begin(cluster.id, client)
+                if following is not None:
+                    await self._turn(cluster, following)
+                    following.trouble = ""
+        except (KubeError, TimeoutError) as error:
+            said = str(error) or f"It did not answer within {CLUSTER_S:g} s."
+            if following is None or following.trouble != said:
+                log.warning("Kueue of %s cannot be followed: %s", cluster.name, said)
+            if following is not None:
+                following.trouble = said
+
+    async def _begin(self, cluster_id: ClusterId, client: KubeClient) -> _Following | None:
+        known = self._following.pop(cluster_id, None)
+        if known is not None:
+            await known.stop()
+        version = await find_version(client)
+        if version is None:
+            return None
+        following = _Following(client, version, self._wake)
+        following.workloads.start()
+        self._following[cluster_id] = following
+        await following.workloads.wait_synced(CLUSTER_S / 2)
+        return following
+
+    async def _turn(self, cluster: Cluster, following: _Following) -> None:
+        wanted = await self._database.read(lambda s: load_wanted(s, cluster))
+        at = following.synced_at
+        if wanted != following.declared or at is None or self._clock.monotonic() - at >= SYNC_S:
+            await self._sync(cluster, following, wanted)
+            following.declared = wanted
+            following.synced_at = self._clock.monotonic()
+        seen = following.workloads.items()
+        now = self._clock.now_ms()
+        await take_in(self._database, cluster.id, seen, now)
+        standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
+        await write_back(following.client, following.version, seen, standings, settled, now)
+
+    async def _sync(self, cluster: Cluster, following: _Following, wanted: Wanted) -> None:
+        client, version, now = following.client, following.version, self._clock.now_ms()
+        for tenancy in wanted.tenants.values():
+            await client.apply(tenancy_objects(tenancy)[0])
+        known = await self._database.read(lambda s: queues.list_seen(s, cluster.id))
+        before = {each.key: each for each in known}
+        objects = wanted_objects(wanted, version)
+        seen = await sync(client, version, cluster.id, objects, before, now)
+        await self._database.write(
+            "queues.note_seen",
+            partial(queues.note_seen, cluster_id=cluster.id, seen=seen, now=now),
+        )
+        await ensure_check_active(client, version, now)
+
+
+async def ensure_check_active(client: KubeClient, version: ApiVersion, now: int) -> None:
+    """Say on our AdmissionCheck that its controller lives: queues with it admit nothing before."""
+    kind = ADMISSION_CHECK.at(str(version))
+    found = await client.find(kind, HOLD_CHECK)
+    if found is None:
+        return
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    if any(each["type"] == "Active" and each["status"] == "True" for each in conditions):
+        return
+    condition = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "gpuplane keeps the state of this check.",
+        "lastTransitionTime": instant_text(now),
+    }
+    patch = {"status": {"conditions": [condition]}}
+    await client.patch(kind, HOLD_CHECK, patch, subresource="status")

@@ -153,7 +153,10 @@ def decide_placement(
     """
     known = list(nodes)
     choice = list_candidates(known, workload, used, busy_ids)
-    found = choose_node(workload.strategy, choice.candidates, workload.gpus, chance=chance, mix=mix)
+    kept = [each for each in choice.candidates if each.node.name == reserved]
+    found = choose_node(
+        workload.strategy, kept or choice.candidates, workload.gpus, chance=chance, mix=mix
+    )
     if found is not None:
         return Placed(found.node.name, found.resource)
     if workload.priority is not Priority.LOW:

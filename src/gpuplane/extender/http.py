@@ -6,7 +6,7 @@ request after the other; answering one costs no task unless the handler needs to
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import httptools
 
@@ -103,10 +103,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless there are too many."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are transports, but no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         if len(self._server.connections) >= self._server.limits.max_connections:
-            transport.close()
+            self.close()
             return
         self._server.connections.add(self)
         self._wait(self._server.limits.idle_s)

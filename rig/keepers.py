@@ -1,0 +1,101 @@
+"""Keeps a rig running in the background for others, until it is told to end.
+
+The keeper is a process of its own session: it outlives the shell that started it, and takes every
+part of the rig along when it ends. With a process to end with (a test run) it watches that one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rig.api import Object
+from rig.binaries import find_binaries
+from rig.processes import RigFailed
+from rig.rigs import Rig, RigPlan, clean_folder, find_rig
+
+PROJECT = Path(__file__).parents[1]
+START_S = 300.0  # seconds on an idle machine; test runs share theirs with everything else
+STOP_S = 60.0
+WATCH_S = 1.0
+LOG = "keeper.log"
+PID = "keeper.pid"
+
+
+def start_keeper(folder: Path, arguments: list[str]) -> Object:
+    """Start a keeper with a rig in a folder and wait until it is up; returns the rig's state.
+
+    Raises:
+        RigFailed: If it does not come up, with the end of its log.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rig", "keep", "--folder", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=PROJECT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        state = find_rig(folder)
+        if state is not None:
+            return state
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.terminate()
+    raise RigFailed(f"the rig did not start: {(folder / LOG).read_text()[-3000:]}")
+
+
+def keep_rig(
+    folder: Path, plan: RigPlan, until_gone: int | None, announce: Callable[[str], None]
+) -> None:
+    """Start a rig here and keep it until SIGTERM, Ctrl-C or the end of another process.
+
+    Raises:
+        BinariesUnavailable: If its programs are not on this machine.
+        RigFailed: If it does not come up, or one runs in the folder.
+    """
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    binaries = find_binaries()
+    folder.mkdir(parents=True, exist_ok=True)
+    clean_folder(folder, keep=LOG)
+    (folder / PID).write_text(str(os.getpid()))
+    rig = Rig(folder.resolve(), plan)
+    rig.start(binaries, announce)
+    try:
+        while not over.wait(WATCH_S):
+            if until_gone is not None and not Path("/proc", str(until_gone)).exists():
+                return
+    finally:
+        rig.stop()
+        clean_folder(folder)
+
+
+def stop_keeper(folder: Path) -> bool:
+    """End the rig in a folder and wait until it is gone; False where none runs.
+
+    Raises:
+        RigFailed: If it does not end.
+    """
+    state = find_rig(folder)
+    if state is None:
+        return False
+    os.kill(state["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while time.monotonic() < deadline:
+        if not Path("/proc", str(state["pid"])).exists():
+            return True
+        time.sleep(0.05)
+    raise RigFailed(f"the rig's keeper (process {state['pid']}) does not end")

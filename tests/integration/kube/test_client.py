@@ -1,0 +1,526 @@
+"""The client against what API servers answer seldom: waits, rotations, cut connections, lies."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import gzip
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.kube import kinds
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.connections import Connection, NotInCluster, in_cluster
+from gpuplane.kube.errors import (
+    Conflict,
+    Gone,
+    KubeError,
+    ServerTrouble,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    Unreadable,
+)
+from gpuplane.kube.sessions import ClientLimits
+from gpuplane.kube.tls import make_tls_context
+from tests.certificates import DAY
+from tests.clocks import FakeClock
+from tests.integration.kube.scripted import Reply, Request, ScriptedServer, Stream
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
+
+
+def refusal(code: int, reason: str, **details: Any) -> Reply:
+    body = {"kind": "Status", "reason": reason, "message": f"{reason}!", "details": details}
+    return Reply(code, body)
+
+
+async def test_a_request_carries_the_token_and_says_who_asks(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.handler = lambda request: Reply(body=POD)
+    assert await client.get(kinds.POD, "a", "ml") == POD
+    request = server.requests[0]
+    assert (request.method, request.path) == ("GET", "/api/v1/namespaces/ml/pods/a")
+    assert request.headers["authorization"] == "Bearer the-token"
+    assert request.headers["user-agent"].startswith("gpuplane/")
+
+
+async def test_a_client_certificate_is_shown_and_leaves_no_file(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    pair = server.authority.sign("deployer")
+    connection = server.connection(token=None, certificate_pem=pair.certificate, key_pem=pair.key)
+    server.handler = lambda request: Reply(body=POD)
+    async with KubeClient(connection) as client:
+        await client.get(kinds.POD, "a", "ml")
+    assert server.requests[0].peer == "deployer"
+    assert "authorization" not in server.requests[0].headers
+    assert list(folder.iterdir()) == []
+
+
+async def test_what_it_was_asked_to_wait_for_is_waited_for(
+    server: ScriptedServer, client: KubeClient, clock: FakeClock
+) -> None:
+    answers = [Reply(429, {}, {"Retry-After": "2"}), Reply(503, {}, {"Retry-After": "3"})]
+    server.handler = lambda request: answers.pop(0) if answers else Reply(body=POD)
+    asked = asyncio.create_task(client.create(POD))
+    while not asked.done():
+        await clock.advance(1)
+        await asyncio.wait([asked], timeout=0.01)
+    assert (await asked)["metadata"]["name"] == "a"
+    assert len(server.requests) == 3
+    assert clock.monotonic() >= 5
+
+
+async def test_it_gives_up_after_its_retries(server: ScriptedServer, clock: FakeClock) -> None:
+    server.handler = lambda request: Reply(429, {}, {"Retry-After": "0"})
+    limits = ClientLimits(retries=2)
+    async with KubeClient(server.connection(), limits=limits) as client:
+        with pytest.raises(TooManyRequests):
+            await client.get(kinds.POD, "a", "ml")
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Reply(429, {}, {"Retry-After": "3600"}),
+        Reply(429, {}),
+        Reply(503, {}),
+        Reply(500, {}, {"Retry-After": "1"}),
+    ],
+    ids=["an hour", "no wait named", "503 without a wait", "another failure"],
+)
+async def test_other_waits_are_told_and_not_waited_for(
+    server: ScriptedServer, client: KubeClient, answer: Reply
+) -> None:
+    server.handler = lambda request: answer
+    with pytest.raises((TooManyRequests, ServerTrouble)):
+        await client.get(kinds.POD, "a", "ml")
+    assert len(server.requests) == 1
+
+
+async def test_an_eviction_that_a_budget_forbids_is_told_at_once(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    causes = [{"reason": "DisruptionBudget", "message": "The budget a needs 1 healthy pods"}]
+    server.handler = lambda request: refusal(
+        429, "TooManyRequests", retryAfterSeconds=1, causes=causes
+    )
+    with pytest.raises(TooManyRequests):
+        await client.evict("a", "ml", 30)
+    assert len(server.requests) == 1
+    assert server.requests[0].json["deleteOptions"] == {"gracePeriodSeconds": 30}
+
+
+async def test_a_token_file_is_read_again_when_it_was_replaced(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n", encoding="ascii")
+    server.handler = lambda request: Reply(body=POD)
+    async with KubeClient(server.connection(token=None, token_file=file)) as client:
+        await client.get(kinds.POD, "a", "ml")
+        renewed = tmp_path / "renewed"
+        renewed.write_text("second\n", encoding="ascii")
+        renewed.replace(file)
+        await client.get(kinds.POD, "a", "ml")
+        file.unlink()
+        await client.get(kinds.POD, "a", "ml")
+    sent = [request.headers["authorization"] for request in server.requests]
+    assert sent == ["Bearer first", "Bearer second", "Bearer second"]
+
+
+async def test_an_answer_401_reads_the_token_file_once_more(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("old", encoding="ascii")
+
+    def handler(request: Request) -> Reply:
+        if request.headers["authorization"] == "Bearer old":
+            file.write_text("newer", encoding="ascii")
+            return refusal(401, "Unauthorized")
+        return Reply(body=POD)
+
+    server.handler = handler
+    async with KubeClient(server.connection(token=None, token_file=file)) as client:
+        assert await client.get(kinds.POD, "a", "ml") == POD
+    assert len(server.requests) == 2
+
+
+async def test_expired_credentials_are_told_as_such(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.handler = lambda request: refusal(401, "Unauthorized")
+    with pytest.raises(Unauthorized):
+        await client.get(kinds.POD, "a", "ml")
+    assert len(server.requests) == 1
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.handler = lambda request: Reply(body=POD)
+    await client.get(kinds.POD, "a", "ml")
+    server.drop_connections()
+    assert await client.get(kinds.POD, "a", "ml") == POD
+    assert server.connections == 2
+
+
+async def test_a_server_that_is_away_is_unreachable_and_is_reached_again(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.handler = lambda request: Reply(body=POD)
+    await server.stop()
+    with pytest.raises(Unreachable) as caught:
+        await client.create(POD)
+    assert "the-token" not in str(caught.value)
+    await server.start()
+    assert await client.create(POD) == POD
+
+
+async def test_a_server_that_says_nothing_is_given_up(server: ScriptedServer) -> None:
+    silence = asyncio.Event()
+
+    async def handler(request: Request) -> Reply:
+        await silence.wait()
+        return Reply()
+
+    server.handler = handler
+    async with KubeClient(server.connection(), limits=ClientLimits(request_s=0.2)) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.get(kinds.POD, "a", "ml")
+    silence.set()
+    assert caught.value.reason == "Timeout"
+
+
+async def test_a_server_that_drips_is_given_up(server: ScriptedServer) -> None:
+    stream = Stream()
+
+    def handler(request: Request) -> Stream:
+        return stream
+
+    server.handler = handler
+
+    async def drip() -> None:
+        while not stream.closed.is_set():
+            stream.send(b" ")
+            await asyncio.wait([asyncio.create_task(stream.closed.wait())], timeout=0.02)
+
+    dripping = asyncio.create_task(drip())
+    async with KubeClient(server.connection(), limits=ClientLimits(request_s=0.3)) as client:
+        with pytest.raises(Unreachable):
+            await client.get(kinds.POD, "a", "ml")
+    await dripping
+
+
+async def test_a_slow_cluster_does_not_slow_another(server: ScriptedServer, tmp_path: Path) -> None:
+    held = asyncio.Event()
+
+    async def slow(request: Request) -> Reply:
+        await held.wait()
+        return Reply(body=POD)
+
+    server.handler = slow
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = ScriptedServer(folder)
+    await other.start()
+    other.handler = lambda request: Reply(body=POD)
+    async with KubeClient(server.connection()) as first, KubeClient(other.connection()) as second:
+        waiting = [asyncio.create_task(first.get(kinds.POD, "a", "ml")) for _ in range(40)]
+        for _ in range(50):
+            assert await second.get(kinds.POD, "a", "ml") == POD
+        assert not any(task.done() for task in waiting)
+        held.set()
+        assert await asyncio.gather(*waiting) == [POD] * 40
+    await other.stop()
+
+
+async def test_a_certificate_that_is_not_trusted_ends_the_connection_before_the_token_is_sent(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = ScriptedServer(folder)
+    connection = server.connection(ca_pem=other.authority.certificate)
+    async with KubeClient(connection) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.version()
+    assert caught.value.reason == "CertificateNotTrusted"
+    assert server.requests == []
+
+
+async def test_a_certificate_of_another_name_or_time_is_not_trusted(tmp_path: Path) -> None:
+    for hosts, ends in ((("elsewhere.example",), DAY), (("127.0.0.1",), -DAY / 2)):
+        server = ScriptedServer(tmp_path)
+        await server.start(pair=server.authority.sign("server", hosts=hosts, ends=ends))
+        async with KubeClient(server.connection()) as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.version()
+        assert caught.value.reason == "CertificateNotTrusted"
+        await server.stop()
+
+
+async def test_the_name_of_the_certificate_may_be_told_apart_from_the_address(
+    tmp_path: Path,
+) -> None:
+    server = ScriptedServer(tmp_path)
+    await server.start(pair=server.authority.sign("server", hosts=("api.east.example",)))
+    server.handler = lambda request: Reply(body={"major": "1", "minor": "28+"})
+    async with KubeClient(server.connection(tls_server_name="api.east.example")) as client:
+        found = await client.version()
+    await server.stop()
+    assert (found.major, found.minor) == (1, 28)
+
+
+async def test_a_redirect_is_not_followed(server: ScriptedServer, client: KubeClient) -> None:
+    server.handler = lambda request: Reply(302, b"", {"Location": "https://127.0.0.1:1/"})
+    with pytest.raises(Unreadable, match="redirects are not followed"):
+        await client.get(kinds.POD, "a", "ml")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Reply(200, b"<html>login</html>", {"Content-Type": "text/html"}),
+        Reply(200, b"[1]"),
+        Reply(200, b""),
+    ],
+)
+async def test_an_answer_that_is_no_object_is_refused(
+    server: ScriptedServer, client: KubeClient, answer: Reply
+) -> None:
+    server.handler = lambda request: answer
+    with pytest.raises(Unreadable):
+        await client.get(kinds.POD, "a", "ml")
+
+
+async def test_an_answer_without_end_is_cut_also_when_it_is_packed(server: ScriptedServer) -> None:
+    packed = gzip.compress(b'{"a": "' + b"x" * (4 << 20) + b'"}')
+    server.handler = lambda request: Reply(200, packed, {"Content-Encoding": "gzip"})
+    assert len(packed) < 10_000
+    limits = ClientLimits(body_bytes=1 << 20)
+    async with KubeClient(server.connection(), limits=limits) as client:
+        with pytest.raises(Unreadable, match="longer than"):
+            await client.get(kinds.POD, "a", "ml")
+
+
+async def test_a_list_is_read_in_pages_and_begun_anew_when_its_token_is_too_old(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    gone = [True]
+
+    def handler(request: Request) -> Reply:
+        if request.param("continue") is None:
+            meta = {"resourceVersion": "5", "continue": "more"}
+            return Reply(body={"metadata": meta, "items": [POD | {"metadata": {"name": "a"}}]})
+        if gone.pop() if gone else False:
+            return refusal(410, "Expired")
+        return Reply(
+            body={"metadata": {"resourceVersion": "5"}, "items": [{"metadata": {"name": "b"}}]}
+        )
+
+    server.handler = handler
+    found = await client.list(kinds.POD, "ml", {"app": "x"}, "status.phase!=Failed")
+    assert [one["metadata"]["name"] for one in found] == ["a", "b"]
+    assert {(one["apiVersion"], one["kind"]) for one in found} == {("v1", "Pod")}
+    assert [request.param("limit") for request in server.requests] == ["500"] * 4
+    assert server.requests[0].param("labelSelector") == "app=x"
+    assert server.requests[0].param("fieldSelector") == "status.phase!=Failed"
+
+
+async def test_a_list_whose_token_is_always_too_old_ends(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.handler = lambda request: (
+        Reply(body={"metadata": {"continue": "x"}, "items": []})
+        if request.param("continue") is None
+        else refusal(410, "Expired")
+    )
+    with pytest.raises(Gone):
+        await client.list(kinds.POD)
+    assert len(server.requests) == 6
+
+
+async def test_a_delete_of_another_of_the_same_name_leaves_it_alone(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    def handler(request: Request) -> Reply:
+        if request.method == "DELETE":
+            return refusal(409, "Conflict")
+        return Reply(body={"metadata": {"name": "a", "uid": "new"}})
+
+    server.handler = handler
+    await client.delete(kinds.POD, "a", "ml", uid="old", grace_s=5)
+    assert server.requests[0].json == {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "old"},
+        "gracePeriodSeconds": 5,
+    }
+    with pytest.raises(Conflict):
+        await client.delete(kinds.POD, "a", "ml", uid="new")
+
+
+async def test_replacing_without_a_version_and_applying_without_a_name_are_refused(
+    client: KubeClient,
+) -> None:
+    with pytest.raises(ValueError, match="resourceVersion"):
+        await client.replace(POD)
+    with pytest.raises(ValueError, match="no name"):
+        await client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {}})
+    with pytest.raises(ValueError, match="namespace"):
+        await client.create(POD, "other")
+
+
+async def test_nothing_of_a_secret_reaches_the_log(
+    server: ScriptedServer, client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.handler = lambda request: refusal(403, "Forbidden")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s", "namespace": "ml"},
+        "stringData": {"password": "correct horse"},
+    }
+    with pytest.raises(KubeError) as caught:
+        await client.apply(secret)
+    told = caplog.text + str(caught.value) + repr(client.connection) + repr(vars(caught.value))
+    assert server.requests[0].json == secret
+    assert "correct horse" not in told
+    assert "the-token" not in told
+
+
+async def test_a_closed_client_says_so(server: ScriptedServer) -> None:
+    client = KubeClient(server.connection())
+    await client.close()
+    with pytest.raises(Unreachable, match="closed"):
+        await client.version()
+
+
+async def test_a_key_that_does_not_fit_its_certificate_is_told_without_it(
+    server: ScriptedServer,
+) -> None:
+    one, other = server.authority.sign("one"), server.authority.sign("other")
+    connection = server.connection(certificate_pem=one.certificate, key_pem=other.key)
+    async with KubeClient(connection) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.version()
+    assert caught.value.reason == "Tls"
+    assert "PRIVATE" not in str(caught.value)
+
+
+async def test_logs_are_read_and_followed_as_they_come(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    stream = Stream()
+    server.handler = lambda request: (
+        stream if request.param("follow") else Reply(body=b"one\ntwo\n")
+    )
+    assert await client.read_log("a", "ml", "main", tail_lines=2) == b"one\ntwo\n"
+    since = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+    following = client.follow_log("a", "ml", since=since)
+    stream.send(b"three\n")
+    assert await anext(following) == b"three\n"
+    stream.send(b"fo")
+    assert await anext(following) == b"fo"
+    stream.end()
+    assert [piece async for piece in following] == []
+    assert server.requests[1].param("sinceTime") == "2026-03-01T12:00:00Z"
+
+
+async def test_a_log_that_is_cut_off_is_told(server: ScriptedServer, client: KubeClient) -> None:
+    stream = Stream()
+    server.handler = lambda request: stream
+    stream.send(b"one\n")
+    stream.cut()
+    with pytest.raises(Unreachable):
+        [piece async for piece in client.follow_log("a", "ml")]
+
+
+async def test_a_log_that_nobody_follows_any_more_is_closed(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    stream = Stream()
+    server.handler = lambda request: stream
+    stream.send(b"one\n")
+    following = client.follow_log("a", "ml")
+    assert await anext(following) == b"one\n"
+    await following.aclose()
+    await asyncio.wait_for(stream.closed.wait(), 10)
+    assert stream.closed.is_set()
+
+
+def test_a_pod_finds_its_own_cluster(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("CA", encoding="ascii")
+    (tmp_path / "token").write_text("t", encoding="ascii")
+    (tmp_path / "namespace").write_text("gpuplane\n", encoding="ascii")
+    variables = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    found = in_cluster(variables, tmp_path)
+    assert found == Connection(
+        server="https://[fd00::1]:443",
+        ca_pem="CA",
+        token_file=tmp_path / "token",
+        namespace="gpuplane",
+        context="in-cluster",
+    )
+
+
+@pytest.mark.parametrize("variables", [{}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}])
+def test_outside_of_a_pod_it_says_what_is_missing(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(NotInCluster):
+        in_cluster(variables, tmp_path)
+
+
+def test_tls_below_1_2_is_not_spoken(tmp_path: Path) -> None:
+    context = make_tls_context(Connection("https://h"))
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+async def test_what_is_served_is_asked_once_in_a_while(
+    server: ScriptedServer, client: KubeClient, clock: FakeClock
+) -> None:
+    group = {
+        "versions": [{"version": "v1beta1"}, {"version": "v1beta2"}],
+        "preferredVersion": {"version": "v1beta2"},
+    }
+    resources = {
+        "resources": [
+            {"name": "workloads", "kind": "Workload", "namespaced": True},
+            {"name": "workloads/status", "kind": "Workload", "namespaced": True},
+        ]
+    }
+
+    def handler(request: Request) -> Reply:
+        parts = request.path.split("/")
+        if parts[2] != "kueue.x-k8s.io":
+            return refusal(404, "NotFound")
+        return Reply(body=group if len(parts) == 3 else resources)
+
+    server.handler = handler
+    found = await client.served("kueue.x-k8s.io")
+    assert found is not None
+    assert (found.preferred, found.versions) == ("v1beta2", ("v1beta2", "v1beta1"))
+    assert await client.resolve(kinds.WORKLOAD.at("v1alpha1")) == kinds.WORKLOAD.at("v1beta2")
+    assert await client.resolve(kinds.WORKLOAD) == kinds.WORKLOAD
+    assert await client.resolve(kinds.COHORT) is None
+    assert await client.served("keda.sh") is None
+    asked = len(server.requests)
+    await client.served("kueue.x-k8s.io")
+    assert len(server.requests) == asked
+    await clock.advance(61)
+    await client.served("kueue.x-k8s.io")
+    assert len(server.requests) == asked + 1

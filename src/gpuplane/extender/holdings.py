@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.columns import Take, bits_of
 from gpuplane.core.topology.tables import topology_class
-from gpuplane.extender.nodes import NodeRecord
+from gpuplane.extender.nodes import Claim, NodeRecord
 from gpuplane.extender.pods import PodFacts
 
 MigHold = tuple[int, str, int]
@@ -29,7 +29,9 @@ class Held(NamedTuple):
     disputed: tuple[str, ...]
 
 
-def assign(index: int, record: NodeRecord, pods: Iterable[PodFacts], now: int) -> Held:
+def assign(
+    index: int, record: NodeRecord, pods: Iterable[PodFacts], claims: Iterable[Claim]
+) -> Held:
     """Return what the pods of a node hold.
 
     A pod's annotation says which GPUs it got. Of two with the same GPU the older one has it. Who
@@ -40,10 +42,10 @@ def assign(index: int, record: NodeRecord, pods: Iterable[PodFacts], now: int) -
         index: The node's place in the fleet.
         record: The node.
         pods: Those bound to it, in any order.
-        now: In ms: claims that expired count no more.
+        claims: Those of the node that stand.
     """
     ordered = sorted(pods, key=lambda pod: (pod.created_at, pod.uid))
-    claimed = {each.uid: each.gpu_ids for each in record.claims if each.expires_at > now}
+    claimed = {each.uid: each.gpu_ids for each in claims}
     state = _Node(index, record)
     waiting = []
     for pod in ordered:

@@ -24,6 +24,9 @@ from gpuplane.extender.nodes import Claim, NodeRecord
 from gpuplane.extender.pods import PodFacts
 
 CLUSTER: Final = ClusterId(UUID(int=1))
+MAX_GONE = 10_000
+"""Pods remembered as gone, so that what was claimed for them is free at once: more than end within
+the minute that a claim lasts."""
 SEED = 0
 """Ties are broken by name, and by chance only under the policy `random`: then the same in every
 replica."""
@@ -65,6 +68,7 @@ class ClusterState:
         self._takes: dict[str, Mapping[str, tuple[Take, ...]]] = {}
         self._disputed: dict[str, tuple[str, ...]] = {}
         self._claiming: set[str] = set()
+        self._gone: dict[str, None] = {}
         self._kept: list[Take] = []
         self._dirty: set[str] = set()
         self._is_stale = True
@@ -127,8 +131,13 @@ class ClusterState:
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone or has ended."""
         known = self._pods.pop(uid, None)
-        if known is not None:
-            self._leave(known)
+        if known is None:
+            return
+        self._leave(known)
+        if known.wants_devices:
+            self._gone[uid] = None
+            if len(self._gone) > MAX_GONE:
+                del self._gone[next(iter(self._gone))]
 
     def _leave(self, pod: PodFacts) -> None:
         if pod.node:
@@ -248,7 +257,8 @@ class ClusterState:
         index, record = self.place_of.get(name), self.nodes.get(name)
         if index is None or record is None or not record.is_ours:
             return
-        held = assign(index, record, self._on_node.get(name, {}).values(), now)
+        claims = [each for each in record.claims if self._stands(each, name, now)]
+        held = assign(index, record, self._on_node.get(name, {}).values(), claims)
         for takes in held.takes.values():
             for take in takes:
                 self.fleet.allocate(take)
@@ -256,6 +266,13 @@ class ClusterState:
             self._takes[name] = held.takes
         if held.disputed:
             self._disputed[name] = held.disputed
+
+    def _stands(self, claim: Claim, node: str, now: int) -> bool:
+        """Tell whether a claim still keeps something: not for a pod that is gone or elsewhere."""
+        pod = self._pods.get(claim.uid)
+        if claim.expires_at <= now or claim.uid in self._gone:
+            return False
+        return pod is None or pod.node in ("", node)
 
     def _plan(self, now: int) -> None:
         self.plans = {}

@@ -18,6 +18,7 @@ from gpuplane.operator.leader import Leader
 from gpuplane.operator.leading import Leadership
 from gpuplane.operator.meters import Meters
 from gpuplane.operator.models import Models
+from gpuplane.operator.rights import LEASE_NAME
 from gpuplane.operator.serving import App, metrics_app, probes_app, webhooks_app
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class OperatorSettings:
     namespace: str
     identity: str
     elects: bool = True
-    lease_name: str = "gpuplane-operator"
+    lease_name: str = LEASE_NAME
     lease_s: int = 15
     host: str = "127.0.0.1"
     metrics_port: int = 8080

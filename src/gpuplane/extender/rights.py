@@ -1,0 +1,10 @@
+"""Every call that the extender makes to the API server; the chart grants these and no others."""
+
+from gpuplane.kube.kinds import NODE, POD
+from gpuplane.kube.rights import Right
+
+RIGHTS: tuple[Right, ...] = (
+    Right(NODE, ("get", "list", "watch", "patch")),
+    Right(POD, ("list", "watch", "patch")),
+    Right(POD, ("create",), "binding", option="bind"),
+)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from rig.binaries import BinariesUnavailable, ensure_binaries, find_binaries
-from rig.keepers import keep_rig, start_keeper, stop_keeper
+from rig.keepers import ensure_kept, keep_rig, stop_keeper
 from rig.nodes import MACHINES, parse_nodes
 from rig.processes import RigFailed
 from rig.rigs import DEFAULT_NODES, DEFAULT_PROCESS_NODES, RigPlan, find_rig
@@ -101,7 +101,7 @@ def _up(chosen: argparse.Namespace) -> int:
         arguments += ["--process-nodes", chosen.process_nodes]
         arguments += ["--no-kueue"] if chosen.no_kueue else []
         arguments += ["--until-gone", str(chosen.until_gone)] if chosen.until_gone else []
-        start_keeper(chosen.folder, arguments)
+        ensure_kept(chosen.folder, arguments)
     return _status(chosen)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -165,7 +166,8 @@ def _cache() -> Path:
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane-rig"
+    # Not $HOME: every test has one of its own, and the programs are the machine's.
+    return Path(pwd.getpwuid(os.getuid()).pw_dir, ".cache", "gpuplane-rig")
 
 
 def _cache_folder(build: Build) -> Path:

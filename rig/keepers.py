@@ -6,6 +6,7 @@ part of the rig along when it ends. With a process to end with (a test run) it w
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from rig.api import Object
 from rig.binaries import find_binaries
-from rig.processes import RigFailed
+from rig.processes import RigFailed, is_alive
 from rig.rigs import Rig, RigPlan, clean_folder, find_rig
 
 PROJECT = Path(__file__).parents[1]
@@ -26,6 +27,19 @@ STOP_S = 60.0
 WATCH_S = 1.0
 LOG = "keeper.log"
 PID = "keeper.pid"
+LOCK = "lock"  # held by whoever starts a keeper in a folder that several may want
+
+
+def ensure_kept(folder: Path, arguments: list[str]) -> Object:
+    """Return the state of the rig in a folder, started once however many ask at a time.
+
+    Raises:
+        RigFailed: If it does not come up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return find_rig(folder) or start_keeper(folder, arguments)
 
 
 def start_keeper(folder: Path, arguments: list[str]) -> Object:
@@ -70,17 +84,19 @@ def keep_rig(
         signal.signal(number, lambda *_: over.set())
     binaries = find_binaries()
     folder.mkdir(parents=True, exist_ok=True)
-    clean_folder(folder, keep=LOG)
+    clean_folder(folder, keep=(LOG, LOCK))
     (folder / PID).write_text(str(os.getpid()))
     rig = Rig(folder.resolve(), plan)
     rig.start(binaries, announce)
     try:
         while not over.wait(WATCH_S):
-            if until_gone is not None and not Path("/proc", str(until_gone)).exists():
+            if until_gone is not None and not is_alive(until_gone):
                 return
     finally:
         rig.stop()
         clean_folder(folder)
+        if until_gone is not None:  # the folder was made for that process
+            folder.rmdir()
 
 
 def stop_keeper(folder: Path) -> bool:
@@ -95,7 +111,7 @@ def stop_keeper(folder: Path) -> bool:
     os.kill(state["pid"], signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
     while time.monotonic() < deadline:
-        if not Path("/proc", str(state["pid"])).exists():
+        if not is_alive(state["pid"]):
             return True
         time.sleep(0.05)
     raise RigFailed(f"the rig's keeper (process {state['pid']}) does not end")

@@ -132,6 +132,15 @@ class Part:
         return self.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs: one that ended and was not waited for does not."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def find_free_port() -> int:
     """Return a loopback port that nobody listens on at this moment."""
     with socket.socket() as probe:

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from rig.binaries import Binaries, find_binaries
 from rig.clusters import Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
-from rig.processes import RigFailed
+from rig.processes import RigFailed, is_alive
 
 FOLDER_PREFIX = "gpuplane-rig-"  # then the starter's process id
 STATE = "rig.json"
@@ -112,11 +112,11 @@ def find_rig(folder: Path) -> Object | None:
         state: Object = json.loads((folder / STATE).read_text())
     except (OSError, ValueError):
         return None
-    return state if Path("/proc", str(state["pid"])).exists() else None
+    return state if is_alive(state["pid"]) else None
 
 
-def clean_folder(folder: Path, keep: str = "") -> None:
-    """Remove what a rig left in a folder of its own, but the file named by `keep`.
+def clean_folder(folder: Path, keep: Collection[str] = ()) -> None:
+    """Remove what a rig left in a folder of its own, but the files named by `keep`.
 
     Raises:
         RigFailed: If a rig runs there, or the folder holds something else.
@@ -125,7 +125,7 @@ def clean_folder(folder: Path, keep: str = "") -> None:
         raise RigFailed(f"a rig runs in {folder} already: `rig status`, `rig down`")
     if not folder.exists():
         return
-    ours = {STATE, f"{STATE}.new", "manager", "keeper.log", "keeper.pid"}
+    ours = {STATE, f"{STATE}.new", "manager", "keeper.log", "keeper.pid", "lock"}
     for path in folder.iterdir():
         known = path.name in ours or path.name.startswith(("worker-", "kubeconfig"))
         if not known:
@@ -134,7 +134,7 @@ def clean_folder(folder: Path, keep: str = "") -> None:
             )
     end_left_processes(folder)
     for path in folder.iterdir():
-        if path.name == keep:
+        if path.name in keep:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -179,6 +179,6 @@ def _remove_abandoned_folders() -> None:
     """Remove the data of starters that were killed before they could."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         starter = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if starter.isdigit() and not Path("/proc", starter).exists():
+        if starter.isdigit() and not is_alive(int(starter)):
             end_left_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)

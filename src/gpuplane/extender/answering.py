@@ -15,7 +15,7 @@ import numpy as np
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.bench import NOT_FIT
 from gpuplane.extender.nodes import Topologies, read_record
-from gpuplane.extender.pods import BadPod, PodFacts, facts_of
+from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
 from gpuplane.extender.protocol import BadBody, ExtenderArgs, PreemptionArgs, Reader
 from gpuplane.extender.rendering import MOST_POINTS, NodeBytes, Rendered, encode
 from gpuplane.extender.state import ClusterState
@@ -115,8 +115,8 @@ class Answerer:
             BadBody: If the body is not what the protocol says.
         """
         args = self._read.args(body)
-        pod = _pod_of(args)
-        raw = bytes(args.NodeNames)
+        pod = _pod_of(args.pod)
+        raw = args.names
         if raw == _NULL:
             return self._filter_given(args, pod)
         view = self._views
@@ -138,8 +138,8 @@ class Answerer:
             BadBody: If the body is not what the protocol says.
         """
         args = self._read.args(body)
-        pod = _pod_of(args)
-        raw = bytes(args.NodeNames)
+        pod = _pod_of(args.pod)
+        raw = args.names
         if raw == _NULL:
             view = self._view_given()
             names = [self._take_in(view, each) for each in self._read.nodes(_nodes_of(args))]
@@ -158,7 +158,7 @@ class Answerer:
             BadBody: If the body is not what the protocol says.
         """
         args = self._read.preemption(body)
-        pod = _pod_of(args)
+        pod = _pod_of(args.Pod)
         victims = _victims_of(args)
         self.state.refresh(self._now())
         kept = {
@@ -255,12 +255,10 @@ class Answerer:
             return [], b"", b",".join(name + b":" + said for name in names)
         if wanted is not None:
             return self._judge_gang(pod, candidates, wanted, view.texts)
-        if not rendered.outside and not candidates.unknown:
+        if not candidates.unknown and rendered.outside.isdisjoint(candidates.places):
             return None, b"", b""
         parts = candidates.pick(rendered.fits)
         fitting = [*filter(None, parts)]
-        if len(fitting) == len(parts) and not candidates.unknown:
-            return None, b"", b""
         outside = rendered.outside.intersection(candidates.places)
         failed, lasting, counts = rendered.refusals(outside)
         for word, count in counts:
@@ -317,7 +315,7 @@ class _Views:
         self._generation = -1
         self.texts = NodeBytes([])
         self._classes: dict[int, Rendered] = {}
-        self._lists: dict[bytes, Candidates] = {}
+        self._lists: dict[tuple[int, bytes, bytes], tuple[bytes, Candidates]] = {}
         self._neutral: frozenset[int] = frozenset()
 
     def _begin(self) -> None:
@@ -335,11 +333,12 @@ class _Views:
     def candidates(self, raw: bytes, read: Reader) -> Candidates:
         """Return the nodes of a question."""
         self._begin()
-        known = self._lists.get(raw)
-        if known is None:
-            known = find_candidates(read.names(raw), self.state.place_of)
-            self._keep(raw, known)
-        return known
+        kept = self._lists.get(_key_of(raw))
+        if kept is not None and kept[0] == raw:
+            return kept[1]
+        found = find_candidates(read.names(raw), self.state.place_of)
+        self._keep(raw, found)
+        return found
 
     def remember(self, fitting: list[bytes], candidates: Candidates) -> None:
         """Expect the nodes that fit to be asked about next."""
@@ -351,7 +350,7 @@ class _Views:
             return
         if len(self._lists) >= MAX_KEPT_LISTS:
             del self._lists[next(iter(self._lists))]
-        self._lists[raw] = candidates
+        self._lists[_key_of(raw)] = (raw, candidates)
 
     def rendered(self, pod: PodFacts) -> Rendered:
         """Return a class's bytes, up to date."""
@@ -369,18 +368,22 @@ class _Views:
         return found
 
 
-def _pod_of(args: ExtenderArgs | PreemptionArgs) -> PodFacts | None:
+def _key_of(raw: bytes) -> tuple[int, bytes, bytes]:
+    """Return enough of a list to find it again: hashing all of it takes longer than comparing."""
+    return len(raw), raw[:128], raw[-128:]
+
+
+def _pod_of(view: PodView) -> PodFacts | None:
     try:
-        return facts_of(args.Pod)
+        return facts_of(view)
     except BadPod as error:
         raise BadBody(f"Pod: {error}") from error
 
 
 def _nodes_of(args: ExtenderArgs) -> bytes:
-    raw = bytes(args.Nodes)
-    if raw == _NULL:
+    if args.nodes == _NULL:
         raise BadBody("Nodes and NodeNames are both missing")
-    return raw
+    return args.nodes
 
 
 def _victims_of(args: PreemptionArgs) -> dict[str, tuple[list[str], int]]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.fleet.columns import Take, bits_of
-from gpuplane.core.topology.tables import topology_class
 from gpuplane.extender.nodes import Claim, NodeRecord
 from gpuplane.extender.pods import PodFacts
 
@@ -96,11 +95,10 @@ class _Node:
         """Give a pod that nothing is told of the best devices that are left."""
         count = min(pod.gpus, self._free.bit_count())
         mask = 0
-        matrix = self._record.facts.topology
-        if count and matrix is not None:
-            free = self._free & (1 << matrix.gpu_count) - 1
-            links = pod.workload.placement.links
-            mask = topology_class(matrix).best_subset(free, count, links) or 0
+        wiring = self._record.wiring
+        if count and wiring is not None:
+            free = self._free & (1 << wiring.gpu_count) - 1
+            mask = wiring.best_subset(free, count, pod.workload.placement.links) or 0
         if count and not mask:
             mask = sum(1 << bit for bit in bits_of(self._free)[:count])
         migs = sorted(each for each in self._instances if each[1] == pod.mig_profile)

@@ -18,6 +18,7 @@ from gpuplane.core.mig.layouts import free_placements
 from gpuplane.core.mig.profiles import find_table
 from gpuplane.core.topology.matrix import LinkMatrix
 from gpuplane.core.topology.named import described_topology
+from gpuplane.core.topology.tables import TopologyClass, topology_class
 from gpuplane.extender import names
 from gpuplane.extender.pods import instant_of
 from gpuplane.kube.nodefacts import NodeFacts as ReadNode
@@ -48,6 +49,7 @@ class NodeRecord:
         facts: What the core decides with.
         is_ours: Its devices are given out whole or as MIG instances; where a device plug-in
             offers each several times over, the extender has no opinion.
+        wiring: The tables of its topology, None where that is not known.
         names: What each GPU is called in annotations, by index.
         places: The index of each GPU by any of its names.
     """
@@ -58,6 +60,7 @@ class NodeRecord:
     places: Mapping[str, int]
     claims: tuple[Claim, ...]
     resource_version: str = ""
+    wiring: TopologyClass | None = None
 
 
 class Topologies:
@@ -142,6 +145,7 @@ def read_record(
     if read.unschedulable:
         taints.append(Taint(names.UNSCHEDULABLE))
     maintenance = instant_of(annotations.get(names.MAINTENANCE_AT))
+    matrix = find_topology(read.name, read.topology, len(devices))
     labels = dict(read.labels)
     if read.accelerators.resource:
         labels[names.ACCELERATOR] = read.accelerators.resource
@@ -155,7 +159,7 @@ def read_record(
             memory_mib=read.memory_mib,
             ephemeral_mib=read.ephemeral_mib,
             gpus=gpus if is_ours else (),
-            topology=find_topology(read.name, read.topology, len(devices)),
+            topology=matrix,
             labels=labels,
             taints=tuple(sorted(set(taints))),
             rack=read.rack,
@@ -167,6 +171,7 @@ def read_record(
         places=places,
         claims=read_claims(annotations.get(names.CLAIMS, "")),
         resource_version=str(metadata.get("resourceVersion") or ""),
+        wiring=topology_class(matrix) if matrix is not None and devices else None,
     )
 
 

@@ -6,7 +6,7 @@ Source: k8s.io/kube-scheduler/extender/v1, types.go; its types carry no JSON tag
 those of Go.
 """
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,18 +16,31 @@ _T = TypeVar("_T")
 
 
 ABSENT = msgspec.Raw(b"null")
+_HEAD = b'{"Pod":'
+_NAMES = b',"Nodes":null,"NodeNames":['
 
 
 class BadBody(ValueError):
     """A body is not what the protocol says; the text names the field."""
 
 
-class ExtenderArgs(msgspec.Struct, gc=False):
-    """What `filter` and `prioritize` are asked."""
-
+class _Args(msgspec.Struct, gc=False):
     Pod: PodView
     Nodes: msgspec.Raw = ABSENT
     NodeNames: msgspec.Raw = ABSENT
+
+
+class ExtenderArgs(NamedTuple):
+    """What `filter` and `prioritize` are asked.
+
+    Args:
+        nodes: Whole nodes as JSON, `null` where names are sent.
+        names: Node names as JSON, `null` where whole nodes are sent.
+    """
+
+    pod: PodView
+    nodes: bytes
+    names: bytes
 
 
 class NodeList(msgspec.Struct, gc=False):
@@ -102,7 +115,8 @@ class Reader:
     """Decoders, made once."""
 
     def __init__(self) -> None:
-        self._args = msgspec.json.Decoder(ExtenderArgs)
+        self._args = msgspec.json.Decoder(_Args)
+        self._pod = msgspec.json.Decoder(PodView)
         self._names = msgspec.json.Decoder(list[str])
         self._nodes = msgspec.json.Decoder(NodeList)
         self._named = msgspec.json.Decoder(Named)
@@ -110,8 +124,20 @@ class Reader:
         self._binding = msgspec.json.Decoder(BindingArgs)
 
     def args(self, body: bytes) -> ExtenderArgs:
-        """Return the question of `filter` and `prioritize`."""
-        return _read(self._args, body)
+        """Return the question of `filter` and `prioritize`; the list of nodes is not read yet.
+
+        kube-scheduler writes the fields in one order, so that the list, most of a body, can be
+        cut off; what is written in another way is read as a whole.
+        """
+        end = body.find(_NAMES)
+        if end > 0 and body.startswith(_HEAD) and body.endswith(b"]}"):
+            try:
+                pod = self._pod.decode(memoryview(body)[len(_HEAD) : end])
+                return ExtenderArgs(pod, b"null", body[end + len(_NAMES) - 1 : -1])
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                pass  # Read as a whole it is an error with the field's name, or something else.
+        args = _read(self._args, body)
+        return ExtenderArgs(args.Pod, bytes(args.Nodes), bytes(args.NodeNames))
 
     def names(self, raw: bytes) -> list[str]:
         """Return node names."""

@@ -65,8 +65,10 @@ class Session:
         user_agent: str = DEFAULT_USER_AGENT,
         limits: ClientLimits | None = None,
         clock: Clock | None = None,
+        packed: bool = True,
     ) -> None:
         """Make nothing yet."""
+        self._encoding = "gzip" if packed else "identity"
         self.limits = limits or ClientLimits()
         self._connection = connection
         self._user_agent = user_agent
@@ -114,7 +116,7 @@ class Session:
             KubeError: What the cluster answered, or that it did not.
         """
         content = None if body is None else msgspec.json.encode(body)
-        headers = {"Accept": accept}
+        headers = {"Accept": accept, "Accept-Encoding": self._encoding}
         if content is not None:
             headers["Content-Type"] = content_type
         within_s = self.limits.request_s if timeout_s is None else timeout_s

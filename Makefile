@@ -36,9 +36,24 @@ check-imports:
 check-tests:
 	@TEST_EXAMPLES_PERCENT=25 $(PYTEST) -q -n 2 $(FAST_TESTS)
 
-# MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
+# The programs of a real Kubernetes are built once a machine, in about 15 minutes on two cores, where
+# go is installed; without them the tests that need them are left out by name.
+.PHONY: rig-binaries
+rig-binaries: setup ## find or build etcd, Kubernetes, KWOK, Kueue and Helm for the rig (once)
+	@.venv/bin/python -m rig binaries >/dev/null
+
+.PHONY: rig
+rig: setup ## start a real Kubernetes here and print its kubeconfig (ARGS="--workers 1")
+	@.venv/bin/python -m rig up $(ARGS)
+
+.PHONY: rig-down
+rig-down: setup ## stop it
+	@.venv/bin/python -m rig down
+
+# RIG=no builds nothing. MAY_LEAVE_OUT=hardware,soak makes anything else that is left out a failure.
 .PHONY: test
 test: setup check-lint check-types check-imports ## all that this machine can run; ends with what was left out
+	$(if $(filter no,$(RIG)),,@$(MAKE) --no-print-directory rig-binaries || true)
 	@$(PYTEST) -q -n $(WORKERS) --dist worksteal $(if $(MAY_LEAVE_OUT),--may-leave-out=$(MAY_LEAVE_OUT)) tests
 
 .PHONY: soak

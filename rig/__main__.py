@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from rig.binaries import BinariesUnavailable, ensure_binaries, find_binaries
@@ -128,7 +129,8 @@ def _status(chosen: argparse.Namespace) -> int:
 
 
 def _binaries(_: argparse.Namespace) -> int:
-    for name, path in ensure_binaries(lambda text: print(text, flush=True)).programs.items():
+    announce = partial(print, file=sys.stderr, flush=True)
+    for name, path in ensure_binaries(announce).programs.items():
         print(f"{name}: {path}")
     return 0
 

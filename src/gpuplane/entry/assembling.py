@@ -22,6 +22,7 @@ from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.endpoints.registering import REGISTRATIONS
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 from gpuplane.domains.jobs.service import (
@@ -41,6 +42,7 @@ from gpuplane.domains.pipelines.steps import StepTools
 from gpuplane.domains.pipelines.steps import register as register_steps
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
+from gpuplane.entry import clusters as registered
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
 from gpuplane.entry.pipelines import make_step_tools
@@ -106,6 +108,15 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
     chance = random.Random()
     tools = step_tools_of(parts)
     register_steps(parts.handlers, tools)
+    cluster_tools = registered.make_tools(
+        settings.clusters,
+        parts.backends,
+        home=parts.home,
+        database=database,
+        clock=clock,
+        sealing=parts.keys,
+    )
+    registered.register_steps(parts.handlers, cluster_tools)
 
     def jitter() -> float:
         return chance.uniform(-1, 1)
@@ -151,14 +162,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         ),
         InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
         RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
-        KueueLoop(
-            database,
-            clock,
-            parts.backends,
-            parts.leases,
-            _boosts_of(settings),
-            lambda: parts.runner.wake(["kueue"]),
-        ),
+        _kueue_loop(parts),
         MonitorLoop(
             database,
             clock,
@@ -168,6 +172,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             uptimes_of(settings),
             settings.scheduling.no_show_s,
         ),
+        registered.make_loop(settings.clusters, cluster_tools),
         _runs_loop(parts),
         _triggers_loop(parts, tools),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
@@ -185,6 +190,17 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         PipelineMetersLoop(database, PipelineMeters(parts.registry)),
         _retention_loop(parts),
     ]
+
+
+def _kueue_loop(parts: Parts) -> KueueLoop:
+    return KueueLoop(
+        parts.database,
+        parts.clock,
+        parts.backends,
+        parts.leases,
+        _boosts_of(parts.settings),
+        lambda: parts.runner.wake(["kueue"]),
+    )
 
 
 def _runs_loop(parts: Parts) -> RunsLoop:
@@ -255,7 +271,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "has_node": nodes.has_node,
             "find_holds": find_holds,
             "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
-            "rewraps": (rewrap_outputs,),
+            "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "count_queue_users": count_queue_users,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
@@ -392,4 +408,5 @@ def limits_of(settings: Settings) -> Limits:
         submits_per_s=http.submits_per_s,
         submit_burst=http.submit_burst,
         streams=http.streams,
+        per_minute={REGISTRATIONS: settings.clusters.registrations_per_minute},
     )

@@ -209,6 +209,43 @@ class QueueIn(QueueChangeIn):
     name: Name
 
 
+class FieldOwnerOut(KueueBody):
+    """A field of an object on the cluster, and the manager that owns it there."""
+
+    field: str
+    manager: str
+
+
+class ConflictOut(KueueBody):
+    """Why what is declared was not written to the cluster."""
+
+    reason: str
+    message: str
+    owners: list[FieldOwnerOut]
+
+
+class UsedOut(KueueBody):
+    """What Kueue counts as used of a resource in a flavor, and how much of it is borrowed."""
+
+    flavor: str
+    resource: str
+    total: str
+    borrowed: str
+
+
+class QueueStateOut(KueueBody):
+    """What a queue of a cluster with Kueue says of itself."""
+
+    active: bool
+    reason: str
+    message: str
+    pending: int
+    reserving: int
+    admitted: int
+    weighted_share: int | None
+    used: list[UsedOut]
+
+
 class QuotaOut(KueueBody):
     """One ClusterQueue."""
 
@@ -223,6 +260,15 @@ class QuotaOut(KueueBody):
     highest_priority: str | None
     is_default: bool
     """True for the queue of a cluster on which nobody declared one."""
+    is_declared: bool
+    """False for one that somebody else made on the cluster: read-only until it is adopted."""
+    cluster: QueueStateOut | None
+    """What the cluster's Kueue says of it; null where admission is embedded."""
+    on_cluster: dict[str, Any] | None
+    """What the cluster has, where that is something else than is declared."""
+    conflict: ConflictOut | None
+    notes: list[str]
+    """What of it on the cluster has no field here, in sentences."""
     resource_version: int
     created_at: InstantOut | None
     updated_at: InstantOut | None
@@ -237,7 +283,9 @@ class CohortOut(KueueBody):
     fair_sharing: dict[str, float]
     members: list[str]
     is_declared: bool
-    """False for one that exists only because ClusterQueues name it."""
+    """False for one that exists only because ClusterQueues name it, or on the cluster alone."""
+    conflict: ConflictOut | None
+    notes: list[str]
     resource_version: int | None
 
 
@@ -251,9 +299,14 @@ class QueueOut(KueueBody):
     job_types: list[str]
     limits: list[dict[str, str]]
     highest_priority: str | None
+    is_declared: bool
+    namespace: str | None
+    """Where it is on a cluster with Kueue."""
+    cluster: QueueStateOut | None
+    conflict: ConflictOut | None
     resource_version: int
-    created_at: InstantOut
-    updated_at: InstantOut
+    created_at: InstantOut | None
+    updated_at: InstantOut | None
 
 
 class QuotasOut(KueueBody):

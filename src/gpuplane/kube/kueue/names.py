@@ -14,6 +14,8 @@ HOLD_CONTROLLER = "gpuplane.io/hold"
 HOLD_CHECK = "gpuplane-hold"
 """The AdmissionCheck of that controller."""
 
+UNCOUNTED_FLAVOR = "gpuplane-uncounted"
+"""Of what a queue does not declare: a quota on GPUs alone is common and every pod asks for CPU."""
 JOB_TYPES_NOTE = "gpuplane.io/job-types"
 HIGHEST_PRIORITY_NOTE = "gpuplane.io/highest-priority"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"

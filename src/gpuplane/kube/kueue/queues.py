@@ -36,6 +36,7 @@ from gpuplane.kube.kueue.names import (
     MANAGED_LABEL,
     MANAGED_VALUE,
     TENANT_LABEL,
+    UNCOUNTED_FLAVOR,
     ApiVersion,
 )
 
@@ -44,6 +45,9 @@ Quotas = Mapping[FlavorResource, ResourceQuota]
 
 _OLD_FUNGIBILITY = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
 """What v1beta1 calls `MayStopSearch`, by field; every Kueue that serves v1beta1 takes these."""
+_UNCOUNTED = {"cpu": "1000000", "memory": "1Pi", "ephemeral-storage": "1Pi"}
+"""Kueue admits nothing that asks for a resource its queue does not cover; embedded admission
+counts these only where they are declared. More than any tenant can use, and no sum overflows."""
 _COHORT_FIELD = {ApiVersion.V1BETA1: "cohort", ApiVersion.V1BETA2: "cohortName"}
 
 
@@ -106,7 +110,10 @@ def cluster_queue_object(
     if policy.max_priority_threshold is not None:
         preemption["borrowWithinCohort"]["maxPriorityThreshold"] = policy.max_priority_threshold
     body: Object = {
-        "resourceGroups": _groups_object(spec.resource_groups, spec.quotas),
+        "resourceGroups": [
+            *_groups_object(spec.resource_groups, spec.quotas),
+            *_uncounted_groups(spec),
+        ],
         "namespaceSelector": {},
         "queueingStrategy": str(spec.queueing_strategy),
         "preemption": preemption,
@@ -329,6 +336,17 @@ def _groups_object(groups: Iterable[ResourceGroup], quotas: Quotas) -> list[Obje
     ]
 
 
+def _uncounted_groups(spec: ClusterQueueSpec) -> list[Object]:
+    """Return a group over what every pod asks for and the queue does not declare."""
+    left = [name for name in _UNCOUNTED if spec.find_group(name) is None]
+    if not left or not spec.resource_groups:
+        return []
+    limits = {} if spec.cohort is None else {"borrowingLimit": "0", "lendingLimit": "0"}
+    quotas = [{"name": name, "nominalQuota": _UNCOUNTED[name], **limits} for name in left]
+    flavors = [{"name": UNCOUNTED_FLAVOR, "resources": quotas}]
+    return [{"coveredResources": left, "flavors": flavors}]
+
+
 def _quota_object(resource: str, quota: ResourceQuota) -> Object:
     made: Object = {"name": resource, "nominalQuota": quantity_text(resource, quota.nominal)}
     if quota.borrowing_limit is not None:
@@ -345,6 +363,8 @@ def _read_groups(
     quotas: dict[FlavorResource, ResourceQuota] = {}
     for group in found:
         flavors = group.get("flavors") or ()
+        if [each["name"] for each in flavors] == [UNCOUNTED_FLAVOR]:
+            continue
         groups.append(
             ResourceGroup(
                 tuple(group.get("coveredResources") or ()), tuple(each["name"] for each in flavors)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuplane.core.quota.quantities import amount_of
 from gpuplane.core.quota.specs import FlavorResource
-from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
+from gpuplane.kube.kueue.names import HOLD_CHECK, UNCOUNTED_FLAVOR, WorkloadCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,7 @@ def read_queue_state(found: Mapping[str, Any]) -> QueueState:
                 amount_of(each["name"], each.get("borrowed", 0)).units,
             )
             for flavor in used
+            if flavor["name"] != UNCOUNTED_FLAVOR
             for each in flavor.get("resources") or ()
         },
         weighted_share=fair.get("weightedShare"),
@@ -199,6 +200,8 @@ def _read_usage(assignments: Iterable[Mapping[str, Any]]) -> dict[FlavorResource
     for each in assignments:
         amounts = each.get("resourceUsage") or {}
         for resource, flavor in (each.get("flavors") or {}).items():
+            if flavor == UNCOUNTED_FLAVOR:
+                continue
             pair = FlavorResource(flavor, resource)
             told = amount_of(resource, amounts.get(resource, 0)).units
             usage[pair] = usage.get(pair, 0) + told

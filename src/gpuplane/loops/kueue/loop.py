@@ -151,7 +151,8 @@ class KueueLoop:
             await self._sync(cluster, following, wanted)
             following.declared = wanted
             following.synced_at = self._clock.monotonic()
-        seen = following.workloads.items()
+        found = following.workloads.items()
+        seen = [each for each in found if not each.is_foreign(cluster.id)]
         now = self._clock.now_ms()
         await take_in(self._database, cluster.id, seen, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)

@@ -17,7 +17,13 @@ from gpuplane.kube.kueue.flavors import (
     plan_flavors,
     priority_class_objects,
 )
-from gpuplane.kube.kueue.names import HOLD_CHECK, HOLD_CONTROLLER, MANAGED_LABEL, ApiVersion
+from gpuplane.kube.kueue.names import (
+    HOLD_CHECK,
+    HOLD_CONTROLLER,
+    MANAGED_LABEL,
+    UNCOUNTED_FLAVOR,
+    ApiVersion,
+)
 from gpuplane.kube.kueue.queues import (
     cluster_queue_object,
     cohort_object,
@@ -60,7 +66,11 @@ def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
     ids = {each.spec.tenant_id for each in declared.local_queues}
     known = identity.tenants_by_ids(session, ids)
     return Wanted(
-        flavors=(*plan_flavors(labelled), FlavorSpec(ANY_FLAVOR)),
+        flavors=(
+            *plan_flavors(labelled),
+            FlavorSpec(ANY_FLAVOR),
+            FlavorSpec(UNCOUNTED_FLAVOR),
+        ),
         cohorts=specs.cohorts,
         cluster_queues=tuple(each for each in specs.cluster_queues if find_untold(each) is None),
         local_queues=tuple(each for each in specs.local_queues if find_untold_door(each) is None),

@@ -11,6 +11,7 @@ from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
 from gpuplane.kube.kueue.states import WorkloadState, read_workload
 
 ATTEMPT_LABEL = "gpuplane.io/attempt-id"
+CLUSTER_LABEL = "gpuplane.io/cluster-id"
 _PREEMPTOR = re.compile(r"JobUID: ([0-9a-f-]{36})")
 """How Kueue names the job that others made room for (pkg/scheduler/preemption, v0.15)."""
 
@@ -23,12 +24,18 @@ class Followed:
         version: Its resourceVersion: what is written back names it.
         checks: The states of its AdmissionChecks as Kueue has them.
         attempt_id: The attempt it was made for, None where it is somebody else's.
+        cluster_id: The cluster as whoever made it knows it; another control plane's has another.
     """
 
     state: WorkloadState
     version: str
     checks: tuple[Mapping[str, Any], ...]
     attempt_id: AttemptId | None
+    cluster_id: str = ""
+
+    def is_foreign(self, cluster_id: object) -> bool:
+        """Return whether another control plane made it: it is not touched."""
+        return bool(self.cluster_id) and self.cluster_id != str(cluster_id)
 
     @property
     def hold(self) -> Mapping[str, Any] | None:
@@ -53,20 +60,27 @@ class Followed:
 
 def follow(found: Mapping[str, Any]) -> Followed:
     """Return what is kept of a Workload."""
+    labels = _labels(found)
     return Followed(
         read_workload(found),
         found["metadata"].get("resourceVersion", ""),
         tuple((found.get("status") or {}).get("admissionChecks") or ()),
-        attempt_of(found),
+        _attempt_of(labels),
+        labels.get(CLUSTER_LABEL, ""),
     )
 
 
-def attempt_of(found: Mapping[str, Any]) -> AttemptId | None:
-    """Return the attempt that the pods of a Workload are labelled with, None without one."""
+def _labels(found: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels of the pods of a Workload: those of its first pod set that has ours."""
     for pod_set in (found.get("spec") or {}).get("podSets") or ():
         labels = ((pod_set.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        try:
-            return AttemptId(UUID(labels[ATTEMPT_LABEL]))
-        except (KeyError, ValueError):
-            continue
-    return None
+        if ATTEMPT_LABEL in labels:
+            return dict(labels)
+    return {}
+
+
+def _attempt_of(labels: Mapping[str, str]) -> AttemptId | None:
+    try:
+        return AttemptId(UUID(labels[ATTEMPT_LABEL]))
+    except (KeyError, ValueError):
+        return None

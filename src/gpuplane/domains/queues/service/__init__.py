@@ -36,6 +36,12 @@ from gpuplane.domains.queues.service.seeing import (
     note_seen,
     seen_of,
 )
+from gpuplane.domains.queues.service.showing import (
+    Shown,
+    list_seen_doors,
+    show_cluster_queues,
+    show_cohorts,
+)
 
 __all__ = [
     "Conflict",
@@ -46,6 +52,7 @@ __all__ = [
     "QueueSpecs",
     "Seen",
     "SeenKind",
+    "Shown",
     "admits_itself",
     "adopt_cluster_queue",
     "adopt_cohort",
@@ -67,9 +74,12 @@ __all__ = [
     "find_tenant_id",
     "known_doors",
     "list_seen",
+    "list_seen_doors",
     "load_declared",
     "load_specs",
     "note_seen",
     "quantity_text",
     "seen_of",
+    "show_cluster_queues",
+    "show_cohorts",
 ]

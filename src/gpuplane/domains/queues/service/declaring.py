@@ -41,7 +41,7 @@ from gpuplane.domains.queues.rules import (
     find_unknown_model,
     grants,
 )
-from gpuplane.domains.queues.rules.seen import SeenKind
+from gpuplane.domains.queues.rules.seen import Seen, SeenKind
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.kueue.queues import find_untold, find_untold_door
 
@@ -74,6 +74,8 @@ class DeclaredQueues:
     cohorts: tuple[Declared[CohortSpec], ...]
     local_queues: tuple[Declared[Door], ...]
     tenants: dict[TenantId, str]
+    seen: tuple[Seen, ...] = ()
+    """What the cluster shows, where it admits by itself."""
 
     def specs(self) -> QueueSpecs:
         """Return the declarations as the decision core reads them."""
@@ -132,6 +134,7 @@ def load_declared(session: ReadSession, key: UUID | str) -> DeclaredQueues:
         repository.list_cohorts(session, cluster.id),
         doors,
         {key: each.name for key, each in tenants.items()},
+        tuple(repository.list_seen(session, cluster.id)),
     )
 
 

@@ -1,0 +1,27 @@
+"""The world on the rig's cluster with Kueue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.kit.sealing import SealingKeys
+from tests.http_app import sealing_keys
+from tests.kubernetes.kueue.worlds import KueueWorld, running_kueue_world
+from tests.kubernetes.rigged import RunningCluster
+
+__all__ = ["sealing_keys", "world"]
+
+
+@pytest.fixture
+async def world(
+    rig: RunningCluster,
+    sqlite_url: str,
+    tmp_path: Path,
+    sealing_keys: SealingKeys,  # noqa: F811 - the fixture above
+) -> AsyncIterator[KueueWorld]:
+    """A product on the rig's cluster; what it makes there is taken away again."""
+    async with running_kueue_world(rig.connection(), sqlite_url, tmp_path, sealing_keys) as running:
+        yield running

@@ -1,0 +1,261 @@
+"""A whole product in one process on a real cluster with Kueue: API, loops turned by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+
+from gpuplane.api.routers import load_routers
+from gpuplane.backends.interface import Backend
+from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.core.ids import ClusterId
+from gpuplane.core.scheduling.policy import Boosts, Policy
+from gpuplane.db.leases import LeaseKeeper
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.jobs.endpoints import WorkspaceFolder
+from gpuplane.domains.jobs.service import (
+    SubmitLimits,
+    Surroundings,
+    WaitTargets,
+    count_queue_users,
+)
+from gpuplane.kit.feeds import Seats
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.loops import LoopBody
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.tracing import Tracing
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.credentials import Connection
+from gpuplane.kube.kinds import (
+    CLUSTER_QUEUE,
+    COHORT,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    WORKLOAD,
+    Kind,
+)
+from gpuplane.kube.kueue.states import read_workload
+from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
+from gpuplane.loops.dispatcher import DispatcherLoop
+from gpuplane.loops.inventory import InventoryLoop
+from gpuplane.loops.kueue.loop import KueueLoop
+from gpuplane.loops.monitor import MonitorLoop
+from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.scheduler.loop import SchedulerLoop
+from tests.http_app import Server, running_server
+
+PATIENCE_S = 40.0
+"""How long something may take on a busy machine before a test gives up."""
+FLOW = ("monitor", "scheduler", "dispatcher", "kueue", "observer")
+
+
+class Registry:
+    """The backends of the world."""
+
+    def __init__(self) -> None:
+        self.backends: dict[ClusterId, Backend] = {}
+
+    def find(self, cluster_id: ClusterId) -> Backend | None:
+        return self.backends.get(cluster_id)
+
+    def items(self) -> Iterator[tuple[ClusterId, Backend]]:
+        yield from list(self.backends.items())
+
+
+@dataclass
+class KueueWorld:
+    """The server, its cluster and its loops; everything it makes there has a prefix of its own."""
+
+    server: Server
+    cluster_id: ClusterId
+    name: str
+    client: KubeClient
+    backend: KubernetesBackend
+    loops: dict[str, LoopBody]
+    prefix: str
+    http: httpx2.AsyncClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.http = self.server.http
+
+    async def turn(self, times: int = 1) -> None:
+        """Let every loop look once, in the order in which work flows."""
+        for _ in range(times):
+            for name in FLOW:
+                await self.loops[name].run_once()
+
+    async def until(self, holds: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Let the loops look until something holds; fail by its name when it never does."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    await self.turn()
+                    if await holds():
+                        return
+        raise AssertionError(f"not seen: {what}; {await self.describe()}")
+
+    async def describe(self) -> str:
+        """Return what the cluster says of workloads and queues of this world, for a failure."""
+        told = []
+        for each in await self.client.list(WORKLOAD.at("v1beta2")):
+            if self.prefix in each["metadata"]["namespace"]:
+                told.append(f"{each['metadata']['name']}: {read_workload(each).explain()}")
+        shown = await self.ask("GET", f"/clusters/{self.name}/quotas")
+        told += [f"{one['name']}: {one['cluster']} {one['conflict']}" for one in shown["items"]]
+        listed = await self.ask("GET", "/jobs")
+        told += [f"{one['name']}: {one['status']} {one['reason']}" for one in listed["items"]]
+        return "\n".join(told)
+
+    async def ask(self, method: str, path: str, status: int = 200, **rest: Any) -> dict[str, Any]:
+        """Ask the API and return the body; the status must be the one expected."""
+        answer = await self.http.request(method, f"/api/v1{path}", **rest)
+        assert answer.status_code == status, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def tenant(self, name: str) -> str:
+        """Make a tenant; return its name, which is new on the cluster."""
+        own = f"{self.prefix}-{name}"
+        await self.server.make_tenant(own)
+        return own
+
+    async def submit(self, tenant: str, status: int = 201, **fields: Any) -> dict[str, Any]:
+        """Submit a job of a tenant on the cluster; return the answer's body."""
+        found = await self.server.database.read(lambda s: identity.find_tenant_by_name(s, tenant))
+        assert found is not None
+        body = {"name": "job", "cluster": self.name, "tenant_id": str(found.id), **fields}
+        return await self.ask("POST", "/jobs", status, json=body)
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """Return a job as the API shows it."""
+        return await self.ask("GET", f"/jobs/{job_id}")
+
+    async def has_status(self, job_id: str, *statuses: str) -> bool:
+        """Return whether a job is in one of these statuses."""
+        return (await self.job(job_id))["status"] in statuses
+
+    async def kinds(self, job_id: str) -> list[str]:
+        """Return the kinds of a job's events, oldest first."""
+        found = await self.ask("GET", f"/jobs/{job_id}/events?limit=200")
+        return [each["kind"] for each in found["items"]]
+
+
+@contextlib.asynccontextmanager
+async def running_kueue_world(
+    connection: Connection, database_url: str, folder: Path, sealing: SealingKeys
+) -> AsyncIterator[KueueWorld]:
+    """Make a world on an empty database and a cluster, and take away what it made there."""
+    registry = Registry()
+    prefix = f"q{uuid4().hex[:6]}"
+    workspaces = folder / "workspaces"
+    workspaces.mkdir()
+    turns = DecisionProcess(DecisionBounds())
+    ports = {
+        "backends": registry,
+        "submit_limits": SubmitLimits(),
+        "log_followers": Seats(2),
+        "workspaces": WorkspaceFolder(workspaces),
+        "count_queue_users": count_queue_users,
+    }
+    async with running_server(database_url, sealing, routers=load_routers(), ports=ports) as server:
+        cluster_id = ClusterId(new_id())
+        now = server.clock.now_ms()
+        await server.database.write(
+            "tests.cluster",
+            lambda s: clusters.ensure_cluster(
+                s,
+                cluster_id,
+                name=prefix,
+                kind="kubernetes",
+                simulated=False,
+                config={"admission": "kueue"},
+                now=now,
+            ),
+        )
+        client = KubeClient(connection)
+        backend = KubernetesBackend(
+            KubeClient(connection),
+            str(cluster_id),
+            folder,
+            server.clock,
+            KubernetesSettings(
+                admission="kueue",
+                records_namespace=f"{prefix}-system",
+                default_image="registry.test/python:3.11",
+            ),
+        )
+        registry.backends[cluster_id] = backend
+        loops = _loops(server, registry, sealing, workspaces, turns)
+        await loops["inventory"].run_once()
+        world = KueueWorld(server, cluster_id, prefix, client, backend, loops, prefix)
+        try:
+            yield world
+        finally:
+            observer, kueue = loops["observer"], loops["kueue"]
+            assert isinstance(observer, ObserverLoop)
+            assert isinstance(kueue, KueueLoop)
+            await observer.stop()
+            await kueue.stop()
+            turns.close()
+            await backend.stop()
+            await _clean(client, str(cluster_id), prefix)
+            await client.close()
+
+
+def _loops(
+    server: Server,
+    registry: Registry,
+    sealing: SealingKeys,
+    workspaces: Path,
+    turns: DecisionProcess,
+) -> dict[str, LoopBody]:
+    database, clock = server.database, server.clock
+    leases = LeaseKeeper(database, clock, "test")
+    bodies: tuple[LoopBody, ...] = (
+        SchedulerLoop(database, clock, leases, Policy(), 0, turns, backends=registry),
+        DispatcherLoop(
+            database,
+            clock,
+            registry,
+            lambda: Surroundings("", str(workspaces), "test"),
+            lambda: 0.0,
+            sealing,
+            Tracing(),
+        ),
+        ObserverLoop(
+            database, clock, registry, lambda text: text.encode(), lambda: 0.0, lambda: None
+        ),
+        InventoryLoop(database, clock, registry),
+        MonitorLoop(database, clock, registry, WaitTargets()),
+        KueueLoop(database, clock, registry, leases, Boosts(), lambda: None),
+    )
+    return {body.name: body for body in bodies}
+
+
+async def _clean(client: KubeClient, cluster_id: str, prefix: str) -> None:
+    """Take away what a world made on the cluster."""
+    for kind in (LOCAL_QUEUE, CLUSTER_QUEUE, COHORT, NAMESPACE):
+        for each in await _found(client, kind, cluster_id, prefix):
+            metadata = each["metadata"]
+            await client.delete(kind, metadata["name"], metadata.get("namespace"))
+
+
+async def _found(
+    client: KubeClient, kind: Kind, cluster_id: str, prefix: str
+) -> list[dict[str, Any]]:
+    found = await client.list(kind)
+    return [
+        each
+        for each in found
+        if (each["metadata"].get("labels") or {}).get("gpuplane.io/cluster-id") == cluster_id
+        or each["metadata"]["name"].removeprefix("tenant-").startswith(prefix)
+    ]

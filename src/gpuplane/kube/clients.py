@@ -14,7 +14,7 @@ from gpuplane.kube import execs, reviews
 from gpuplane.kube.credentials import Connection
 from gpuplane.kube.discovery import Discovery, ServedGroup, ServerVersion
 from gpuplane.kube.errors import Conflict, Gone, NotThere
-from gpuplane.kube.kinds import POD, Kind, find_kind, path_segment
+from gpuplane.kube.kinds import POD, SERVICE_ACCOUNT, Kind, find_kind, path_segment
 from gpuplane.kube.sessions import DEFAULT_USER_AGENT, ClientLimits, Params, Session
 from gpuplane.kube.watching import Mark, Page, decode_event, decode_object, decode_page, read_lines
 
@@ -363,6 +363,21 @@ class KubeClient:
             )
         except NotThere:
             return
+
+    async def issue_token(self, account: str, namespace: str, *, expires_s: int = 3_600) -> str:
+        """Return a new token of a ServiceAccount, a secret; the cluster may make it shorter-lived.
+
+        Raises:
+            NotThere: If there is no such account.
+        """
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": expires_s},
+        }
+        path = f"{SERVICE_ACCOUNT.path(namespace, account)}/token"
+        found = _as_object(await self._session.send("POST", path, body=body))
+        return str(found["status"]["token"])
 
     # What we may
 

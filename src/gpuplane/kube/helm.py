@@ -35,7 +35,7 @@ class HelmError(Exception):
 
     Attributes:
         reason: A CamelCase word: `NoBinary`, `TimedOut`, `Busy`, `ChartNotAvailable`,
-            `ChartFailed`, `InvalidValues`, `Forbidden`, `Unreachable`, `OwnedByOthers`,
+            `ChartFailed`, `InvalidValues`, `Unauthorized`, `Forbidden`, `Unreachable`, `OwnedByOthers`,
             `FieldConflict`, `NoSuchKind`, `NotThere`, `Failed`.
         message: A sentence for people, without credentials.
     """
@@ -322,11 +322,12 @@ class Helm:
 # What Helm writes when it fails, first match; the words are those of Helm and of client-go.
 _REASONS: tuple[tuple[str, str], ...] = (
     ("another operation (install/upgrade/rollback) is in progress", "Busy"),
+    ("asked for the client to provide credentials", "Unauthorized"),
+    ("unauthorized", "Unauthorized"),
     ("cluster unreachable", "Unreachable"),
     ("connection refused", "Unreachable"),
     ("is forbidden", "Forbidden"),
     ("forbidden:", "Forbidden"),
-    ("unauthorized", "Forbidden"),
     ("values don't meet the specifications of the schema", "InvalidValues"),
     ("invalid ownership metadata", "OwnedByOthers"),
     ("apply failed with", "FieldConflict"),

@@ -32,6 +32,10 @@ DEFAULT_NAMESPACE = "gpuplane-system"
 )
 @click.option("--model", "pairs", multiple=True, metavar="NAME=IMAGE", help="One model's image.")
 @click.option("--default-image", help="Image of every model that has none of its own.")
+@click.option("--watch-namespace", default="", help="Serve only this namespace; all if left out.")
+@click.option(
+    "--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Place only on such nodes."
+)
 @click.option("--queue", default="", help="Kueue LocalQueue of workloads that name none.")
 @click.option(
     "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
@@ -52,6 +56,8 @@ def operator(
     models_file: Path | None,
     pairs: tuple[str, ...],
     default_image: str | None,
+    watch_namespace: str,
+    labels: tuple[str, ...],
     queue: str,
     provisioning_class: str,
     host: str,
@@ -87,6 +93,8 @@ def operator(
         default_queue=queue,
         provisioning_class=provisioning_class,
         workers=workers,
+        watch_namespace=watch_namespace,
+        node_labels=_pairs("--node-label", labels),
     )
     models = _models(models_file, pairs, default_image)
     setup_logging(log_level)
@@ -130,12 +138,7 @@ def _models(path: Path | None, pairs: tuple[str, ...], default: str | None) -> "
     from gpuplane.operator.models import DEFAULT, BadModels, Models, load_models
     from gpuplane.operator.rules.jobs import Image
 
-    images: dict[str, Image] = {}
-    for pair in pairs:
-        name, sign, image = pair.partition("=")
-        if not sign or not name or not image:
-            raise click.UsageError(f"--model {pair}: write NAME=IMAGE")
-        images[name] = Image(image)
+    images = {name: Image(image) for name, image in _pairs("--model", pairs).items()}
     if default:
         images[DEFAULT] = Image(default)
     if path is None:
@@ -146,3 +149,14 @@ def _models(path: Path | None, pairs: tuple[str, ...], default: str | None) -> "
         return load_models(path)
     except BadModels as error:
         raise click.UsageError(str(error)) from error
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Return NAME=VALUE options as a mapping."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise click.UsageError(f"{option} {text}: write a name, = and a value")
+        found[name] = value
+    return found

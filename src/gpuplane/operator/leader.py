@@ -7,20 +7,27 @@ an earlier one promised is known.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, TypeVar
 
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError
 from gpuplane.kube.informers import Change, Informer
-from gpuplane.kube.kinds import GPU_WORKLOAD, JOB, NODE, POD, WORKLOAD_PRIORITY_CLASS
+from gpuplane.kube.kinds import (
+    GPU_WORKLOAD,
+    JOB,
+    NODE,
+    POD,
+    PROVISIONING_REQUEST,
+    WORKLOAD_PRIORITY_CLASS,
+)
 from gpuplane.operator.events import Announcer
 from gpuplane.operator.meters import Meters
 from gpuplane.operator.migs import MIG_LAYOUT, LayoutReconciler
 from gpuplane.operator.models import Models
 from gpuplane.operator.names import CONTROLLER, CONTROLLER_LABEL
-from gpuplane.operator.provisioning import Provisioner
+from gpuplane.operator.provisioning import Asked, Provisioner, read_request
 from gpuplane.operator.rules.layouts import Group, read_group
 from gpuplane.operator.rules.seen import (
     Node,
@@ -58,18 +65,25 @@ class Leader:
         default_queue: str = "",
         provisioning_class: str = "",
         workers: int = 8,
+        watch_namespace: str = "",
+        node_labels: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare the work; `start` begins it.
 
         Args:
             may_act: Whether this replica leads still, asked before each look.
             workers: Looks at once; each waits for the API server most of its time.
+            watch_namespace: Whose GPUWorkloads are served; all where it is empty.
+            node_labels: Nodes that work is placed on carry these.
         """
         self._client, self._models, self._meters, self._clock = client, models, meters, clock
         self._may_act = may_act
         self._default_queue = default_queue
         self._provisioning_class = provisioning_class
+        self._provisioner = Provisioner(client, provisioning_class)
         self._workers = workers
+        self._namespace = watch_namespace or None
+        self._node_labels = node_labels or None
         self._work: Worklist[Key] = Worklist(clock)
         self._layout_work: Worklist[str] = Worklist(clock)
         self.world = World(self._work.add)
@@ -84,6 +98,11 @@ class Leader:
     def has_failed(self) -> bool:
         """Return whether a part ended that never ends by itself."""
         return any(task.done() for task in self._tasks)
+
+    @property
+    def list_count(self) -> int:
+        """Return how many whole lists were read: one of each kind, and one more after a gap."""
+        return sum(informer.state.lists for informer in self._informers)
 
     async def start(self) -> bool:
         """Read everything and begin; False where the cluster did not show everything in time."""
@@ -103,7 +122,7 @@ class Leader:
             Queues(served is not None, self._default_queue),
             self._meters,
             self._announcer,
-            Provisioner(self._client, self._provisioning_class),
+            self._provisioner,
             self._clock,
             random.SystemRandom(),
         )
@@ -167,17 +186,51 @@ class Leader:
     def _make_informers(self) -> list[Informer[Any]]:
         ours = {CONTROLLER_LABEL: CONTROLLER}
         world = self.world
-        nodes = Informer(self._client, NODE, convert=read_node, clock=self._clock)
+        within = self._namespace
+        nodes = Informer(
+            self._client, NODE, labels=self._node_labels, convert=read_node, clock=self._clock
+        )
         nodes.on_change(self._node_changed)
         pods = Informer(self._client, POD, convert=read_pod_of_interest, clock=self._clock)
         pods.on_change(self._pod_changed)
-        jobs = Informer(self._client, JOB, labels=ours, convert=read_job, clock=self._clock)
+        jobs = Informer(
+            self._client,
+            JOB,
+            namespace=within,
+            labels=ours,
+            convert=read_job,
+            clock=self._clock,
+        )
         jobs.on_change(_tell(world.set_job, world.remove_job))
-        workloads = Informer(self._client, GPU_WORKLOAD, convert=read_workload, clock=self._clock)
+        workloads = Informer(
+            self._client,
+            GPU_WORKLOAD,
+            namespace=within,
+            convert=read_workload,
+            clock=self._clock,
+        )
         workloads.on_change(_tell(world.set_workload, world.remove_workload))
         layouts = Informer(self._client, MIG_LAYOUT, convert=read_group, clock=self._clock)
         layouts.on_change(self._layout_changed)
-        return [nodes, jobs, pods, workloads, layouts]
+        found: list[Informer[Any]] = [nodes, jobs, pods, workloads, layouts]
+        if self._provisioning_class:
+            requests = Informer(
+                self._client,
+                PROVISIONING_REQUEST,
+                namespace=within,
+                convert=read_request,
+                clock=self._clock,
+            )
+            requests.on_change(self._request_changed)
+            found.append(requests)
+        return found
+
+    def _request_changed(self, change: Change[Asked]) -> None:
+        if change.new is not None:
+            self._provisioner.set_request(change.new)
+            self.world.wake_owner(change.new.owner_uid)
+        elif change.old is not None:
+            self._provisioner.remove_request(change.old)
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is not None:

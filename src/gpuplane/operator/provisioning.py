@@ -8,16 +8,41 @@ Accepted, Provisioned, Failed, BookingExpired, CapacityRevoked.
 """
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import AlreadyThere
 from gpuplane.kube.kinds import PROVISIONING_REQUEST
-from gpuplane.operator.names import RESOURCES
+from gpuplane.operator.names import RESOURCES, WORKLOAD_KIND
 from gpuplane.operator.rules.jobs import Image, build_job, job_name, owner_of
 from gpuplane.operator.rules.seen import Workload
 
 _ENDED = ("Failed", "Provisioned", "BookingExpired", "CapacityRevoked")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is kept of a ProvisioningRequest; `is_ended` where the autoscaler does no more."""
+
+    namespace: str
+    name: str
+    owner_uid: str
+    is_ended: bool
+
+
+def read_request(item: Mapping[str, Any]) -> Asked:
+    """Return what is kept of a ProvisioningRequest."""
+    meta = item["metadata"]
+    owners = meta.get("ownerReferences") or ()
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return Asked(
+        meta.get("namespace", ""),
+        meta["name"],
+        next((each.get("uid", "") for each in owners if each.get("kind") == WORKLOAD_KIND), ""),
+        any(each.get("type") in _ENDED and each.get("status") == "True" for each in conditions),
+    )
 
 
 class Provisioner:
@@ -27,20 +52,26 @@ class Provisioner:
         """Prepare requests of a class; an empty one asks nobody."""
         self._client = client
         self._class = class_name
+        self._known: dict[tuple[str, str], Asked] = {}
+
+    def set_request(self, asked: Asked) -> None:
+        """Take note of a request."""
+        self._known[asked.namespace, asked.name] = asked
+
+    def remove_request(self, asked: Asked) -> None:
+        """Forget a request that is gone."""
+        self._known.pop((asked.namespace, asked.name), None)
 
     async def expects_nodes(self, workload: Workload, image: Image | None) -> bool:
         """Return whether the autoscaler is still at work for a workload; asks it the first time."""
         if not self._class or image is None:
             return False
         name = job_name(workload)
-        found = await self._client.find(PROVISIONING_REQUEST, name, workload.namespace)
+        found = self._known.get((workload.namespace, name))
         if found is None:
             await self._ask(workload, image, name)
             return True
-        conditions = (found.get("status") or {}).get("conditions") or ()
-        return not any(
-            each.get("type") in _ENDED and each.get("status") == "True" for each in conditions
-        )
+        return not found.is_ended
 
     async def _ask(self, workload: Workload, image: Image, name: str) -> None:
         meta = {

@@ -30,6 +30,6 @@ RIGHTS: tuple[Right, ...] = (
     Right(MIG_LAYOUT, ("patch",), "status"),
     Right(LEASE, ("create",), is_own=True),
     Right(LEASE, ("get", "update"), is_own=True, names=(LEASE_NAME,)),
-    Right(PROVISIONING_REQUEST, ("get", "create"), option="provisioningClass"),
+    Right(PROVISIONING_REQUEST, (*READS, "create"), option="provisioningClass"),
     Right(POD_TEMPLATE, ("create",), option="provisioningClass"),
 )

@@ -6,8 +6,9 @@ Owns the life of the process's parts. Settings come in as values; the command is
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
@@ -40,6 +41,8 @@ class OperatorSettings:
         metrics_port: 0 takes a free one; so with the others.
         webhook_port: None serves no webhooks.
         certificate: Of the webhooks, PEM with its chain.
+        watch_namespace: Whose GPUWorkloads are served; all where it is empty.
+        node_labels: Nodes that work is placed on carry these.
     """
 
     namespace: str
@@ -56,6 +59,8 @@ class OperatorSettings:
     default_queue: str = ""
     provisioning_class: str = ""
     workers: int = 8
+    watch_namespace: str = ""
+    node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Operator:
@@ -77,7 +82,8 @@ class Operator:
             clock,
             lease_s=settings.lease_s,
         )
-        self._servers: list[_Server] = []
+        self._servers: list[tuple[_Server, socket.socket, asyncio.Task[None]]] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def leads(self) -> bool:
@@ -86,17 +92,15 @@ class Operator:
 
     async def run(self) -> None:
         """Serve and work until cancelled; gives the Lease back then."""
-        async with asyncio.TaskGroup() as group:
-            await self._serve(group)
+        try:
+            await self._serve()
             self.serving.set()
-            try:
-                await self._elect()
-            finally:
-                await self._stop_leading()
-                if self._settings.elects:
-                    await self._leadership.step_down()
-                for server in self._servers:
-                    server.should_exit = True
+            await self._elect()
+        finally:
+            await self._stop_leading()
+            if self._settings.elects:
+                await self._leadership.step_down()
+            await self._stop_serving()
 
     async def _elect(self) -> None:
         while True:
@@ -105,6 +109,8 @@ class Operator:
             if self.leader is not None and (not self.leads or self.leader.has_failed):
                 log.warning("this replica leads no longer")
                 await self._stop_leading()
+            if any(task.done() for _, _, task in self._servers):
+                raise RuntimeError("a server of this replica ended by itself")
             if self.leads and self.leader is None:
                 await self._start_leading()
             await asyncio.sleep(self._leadership.retry_s)
@@ -119,6 +125,8 @@ class Operator:
             default_queue=self._settings.default_queue,
             provisioning_class=self._settings.provisioning_class,
             workers=self._settings.workers,
+            watch_namespace=self._settings.watch_namespace,
+            node_labels=self._settings.node_labels,
         )
         self.leader = leader
         started = asyncio.create_task(leader.start())
@@ -138,22 +146,19 @@ class Operator:
         if leader is not None:
             await leader.stop()
 
-    async def _serve(self, group: asyncio.TaskGroup) -> None:
+    async def _serve(self) -> None:
         settings = self._settings
         metrics = metrics_app(self.meters.registry)
         probes = probes_app(lambda: True, self.serving.is_set)
-        await self._listen(group, "metrics", metrics, settings.metrics_port)
-        await self._listen(group, "probes", probes, settings.probe_port)
+        self._listen("metrics", metrics, settings.metrics_port)
+        self._listen("probes", probes, settings.probe_port)
         if settings.webhook_port is not None:
             webhooks = webhooks_app(self._models, self._clock)
-            server = await self._listen(
-                group, "webhooks", webhooks, settings.webhook_port, with_tls=True
-            )
-            group.create_task(self._renew_certificate(server))
+            server = self._listen("webhooks", webhooks, settings.webhook_port, with_tls=True)
+            self._tasks.append(asyncio.create_task(self._renew_certificate(server)))
 
-    async def _listen(
+    def _listen(
         self,
-        group: asyncio.TaskGroup,
         name: str,
         app: App,
         port: int,
@@ -174,11 +179,21 @@ class Operator:
             ssl_keyfile=settings.private_key if with_tls else None,
         )
         server = _Server(config)
-        socket = config.bind_socket()
-        self.ports[name] = socket.getsockname()[1]
-        self._servers.append(server)
-        group.create_task(server.serve(sockets=[socket]))
+        bound = config.bind_socket()
+        self.ports[name] = bound.getsockname()[1]
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        self._servers.append((server, bound, serving))
         return server
+
+    async def _stop_serving(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for server, _, _ in self._servers:
+            server.should_exit = True
+        serving = [task for _, _, task in self._servers]
+        await asyncio.gather(*serving, *self._tasks, return_exceptions=True)
+        for _, bound, _ in self._servers:
+            bound.close()
 
     async def _renew_certificate(self, server: "_Server") -> None:
         """Serve a certificate that was replaced to every new connection."""

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 
 CLEAR_S = 10.0
 """How soon a deletion is looked at again that no change has told of."""
-PROVISION_S = 10.0
+PROVISION_S = 600.0
+"""A request is watched; this is for an autoscaler that never answers."""
 HELD_AGAIN_S = 30.0
 """How soon a reservation is tried again for which no node had room."""
 STEPS_A_LOOK = 8

@@ -111,7 +111,7 @@ class World:
         """Take note of a Job of ours."""
         self._jobs.setdefault(job.workload_uid, {})[job.name] = job
         self._uid_of_job[job.namespace, job.name] = job.workload_uid
-        self._wake_uid(job.workload_uid)
+        self.wake_owner(job.workload_uid)
 
     def remove_job(self, job: Job) -> None:
         """Forget a Job that is gone."""
@@ -123,7 +123,7 @@ class World:
         self._uid_of_job.pop((job.namespace, job.name), None)
         if not jobs:
             self._jobs.pop(job.workload_uid, None)
-        self._wake_uid(job.workload_uid)
+        self.wake_owner(job.workload_uid)
 
     def set_pod(self, pod: Pod) -> None:
         """Take note of a pod that asks for GPUs."""
@@ -201,13 +201,14 @@ class World:
         if not self.mix[workload.gpus]:
             del self.mix[workload.gpus]
 
-    def _wake_uid(self, uid: str) -> None:
+    def wake_owner(self, uid: str) -> None:
+        """Have the workload of a uid looked at, if it is known."""
         key = self._key_of.get(uid)
         if key is not None:
             self._wake(key)
 
     def _wake_owner(self, owner: Key) -> None:
-        self._wake_uid(self._uid_of_job.get(owner, ""))
+        self.wake_owner(self._uid_of_job.get(owner, ""))
 
     def _offer(self, name: str) -> None:
         """Wake those who wait, in their order, as far as the free GPUs of a node could serve."""

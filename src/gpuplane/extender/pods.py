@@ -7,6 +7,7 @@ Never keeps the object: a pod is a few numbers and names here.
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from math import ceil
 from typing import Any, Final
 from uuid import UUID
 
@@ -332,10 +333,10 @@ def _amount(name: str, value: str | int) -> int:
     except BadQuantity as error:
         raise BadPod(f"resources: {name}: {error}") from error
     if name == "cpu":
-        return max(0, -int(-exact * 1000 // 1))
+        return max(0, ceil(exact * 1000))
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
-        return max(0, -int(-exact // MIB))
-    return max(0, -int(-exact // 1))
+        return max(0, ceil(exact / MIB))
+    return max(0, ceil(exact))
 
 
 def _tolerations(tolerations: list[TolerationView]) -> tuple[Toleration, ...]:

@@ -1,0 +1,148 @@
+"""The HTTP server: what it answers, what it refuses, what it never does."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpuplane.extender.http import Connection, Limits, Request, Response, Server
+
+
+class Wire(asyncio.Transport):
+    """The other end of a connection: keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.is_closed = False
+        self.is_paused = False
+
+    def write(self, data: Any) -> None:
+        self.sent += bytes(data)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+def echo(request: Request) -> Response:
+    return Response(200, request.method + b" " + request.path + b" " + request.body)
+
+
+def connect(server: Server) -> tuple[Connection, Wire]:
+    connection, wire = server.connect(), Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+def post(body: bytes, path: bytes = b"/filter") -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body)
+
+
+async def test_a_request_is_answered_and_the_connection_kept() -> None:
+    connection, wire = connect(Server(echo))
+    connection.data_received(post(b"one", b"/filter?timeout=5s"))
+    connection.data_received(post(b"two"))
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == 2
+    assert wire.sent.endswith(b"POST /filter two")
+    assert b"POST /filter one" in wire.sent
+    assert not wire.is_closed
+
+
+async def test_a_request_may_come_byte_by_byte() -> None:
+    connection, wire = connect(Server(echo))
+    for byte in post(b"slow"):
+        connection.data_received(bytes([byte]))
+    assert wire.sent.endswith(b"POST /filter slow")
+
+
+async def test_a_chunked_body_is_put_together() -> None:
+    connection, wire = connect(Server(echo))
+    connection.data_received(
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    assert wire.sent.endswith(b"POST / abcde")
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes() -> None:
+    connection, wire = connect(Server(echo, Limits(max_body_bytes=10)))
+    connection.data_received(b"POST /filter HTTP/1.1\r\nContent-Length: 11\r\n\r\n")
+    assert wire.sent.startswith(b"HTTP/1.1 413 ")
+    assert wire.is_closed
+
+
+async def test_a_body_that_turns_out_too_long_is_refused() -> None:
+    connection, wire = connect(Server(echo, Limits(max_body_bytes=4)))
+    connection.data_received(
+        b"POST /filter HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
+    )
+    assert wire.sent.startswith(b"HTTP/1.1 413 ")
+    assert wire.sent.count(b"HTTP/1.1") == 1
+
+
+async def test_a_header_without_end_is_refused() -> None:
+    connection, wire = connect(Server(echo))
+    connection.data_received(b"GET / HTTP/1.1\r\n")
+    for index in range(400):
+        connection.data_received(b"X-%d: %b\r\n" % (index, b"y" * 100))
+    assert wire.sent.startswith(b"HTTP/1.1 431 ")
+    assert wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x02\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 64],
+)
+async def test_what_is_no_http_gets_a_400(data: bytes) -> None:
+    connection, wire = connect(Server(echo))
+    connection.data_received(data)
+    connection.data_received(data)
+    assert wire.sent.startswith(b"HTTP/1.1 400 ")
+    assert wire.sent.count(b"Content-Length") == 1
+    assert wire.is_closed
+
+
+async def test_http_1_0_gets_its_answer_and_is_closed() -> None:
+    connection, wire = connect(Server(echo))
+    connection.data_received(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert wire.sent.endswith(b"GET /healthz ")
+    assert b"Connection: close" in wire.sent
+    assert wire.is_closed
+
+
+async def test_answers_that_take_time_keep_their_order() -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def slow(request: Request) -> Response:
+        await gate
+        return echo(request)
+
+    def handle(request: Request) -> Any:
+        return slow(request) if request.path == b"/bind" else echo(request)
+
+    connection, wire = connect(Server(handle))
+    connection.data_received(post(b"first", b"/bind") + post(b"second"))
+    assert wire.sent == b""
+    assert wire.is_paused
+    gate.set_result(None)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert wire.sent.index(b"/bind first") < wire.sent.index(b"/filter second")
+    assert not wire.is_paused
+
+
+async def test_too_many_connections_are_closed_at_once() -> None:
+    server = Server(echo, Limits(max_connections=1))
+    _, first = connect(server)
+    _, second = connect(server)
+    assert (first.is_closed, second.is_closed) == (False, True)
+    server.close()
+    assert first.is_closed

@@ -158,7 +158,7 @@ def _find(build: Build) -> Path | None:
     for place in places:
         if all(os.access(place / name, os.X_OK) for name in build.programs):
             return place
-    cached = _cache_folder(build)
+    cached = cache_folder(build)
     return cached if _is_as_built(cached) else None
 
 
@@ -170,11 +170,20 @@ def _cache() -> Path:
     return Path(pwd.getpwuid(os.getuid()).pw_dir, ".cache", "gpuplane-rig")
 
 
-def _cache_folder(build: Build) -> Path:
+def cache_folder(build: Build) -> Path:
+    """Return where a build is kept: another folder for other module files or flags."""
     digest = hashlib.sha256(repr(build).encode())
     for path in sorted((MODULES / build.name).iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return _cache() / f"{build.name}-{digest.hexdigest()[:16]}"
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of all files of a build, which are looked at before each use."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    (folder / SUMS).write_text(
+        "".join(f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in files)
+    )
 
 
 def _is_as_built(folder: Path) -> bool:
@@ -215,7 +224,7 @@ def _build(build: Build, announce: Callable[[str], None]) -> Path:
             f"kubernetes: building {build.name} takes {DISK_MIB} MiB of disk, {free_mib} are free"
         )
     announce(f"building {build.name} (once; a few minutes)")
-    target = _cache_folder(build)
+    target = cache_folder(build)
     with tempfile.TemporaryDirectory(dir=_cache(), prefix=f"build-{os.getpid()}-") as work:
         made = Path(work, "made")
         made.mkdir()
@@ -227,10 +236,7 @@ def _build(build: Build, announce: Callable[[str], None]) -> Path:
             shutil.copytree(source, made / folder, copy_function=shutil.copyfile)
             for copied in (made / folder, *(made / folder).rglob("*/")):
                 copied.chmod(0o755)  # Go keeps its modules read-only
-        files = sorted(path for path in made.rglob("*") if path.is_file() and not path.is_symlink())
-        (made / SUMS).write_text(
-            "".join(f"{_sha256(path)}  {path.relative_to(made)}\n" for path in files)
-        )
+        write_sums(made)
         shutil.rmtree(target, ignore_errors=True)
         made.rename(target)
     return target

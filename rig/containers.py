@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -187,7 +188,7 @@ class Container:
         assert self.process is not None
         while self.memory_limit is not None:
             await asyncio.sleep(MEMORY_CHECK_S)
-            if _memory_of_group(self.process.pid) > self.memory_limit:
+            if MEMORY.of_group(self.process.pid) > self.memory_limit:
                 self.kill_for_memory()
                 return
 
@@ -228,16 +229,32 @@ async def _within(seconds: float, awaited: Awaitable[Any]) -> None:
         await asyncio.wait_for(awaited, seconds)
 
 
-def _memory_of_group(group: int) -> int:
-    """Return the bytes of memory that the processes of a group hold, shared pages counted once."""
-    total = 0
+class MemoryByGroup:
+    """Memory of all process groups, read once a turn however many containers ask."""
+
+    def __init__(self) -> None:
+        self._read_at = 0.0
+        self._bytes: dict[int, int] = {}
+
+    def of_group(self, group: int) -> int:
+        """Return the bytes that a group's processes hold beside what they share with others."""
+        now = time.monotonic()
+        if now - self._read_at > MEMORY_CHECK_S / 2:
+            self._read_at, self._bytes = now, _read_memory()
+        return self._bytes.get(group, 0)
+
+
+MEMORY = MemoryByGroup()
+
+
+def _read_memory() -> dict[int, int]:
+    found: dict[int, int] = {}
     page = os.sysconf("SC_PAGE_SIZE")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError, ValueError, IndexError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                _, resident, shared, *_ = (entry / "statm").read_text().split()
-                total += (int(resident) - int(shared)) * page
-    return total
+            group = int((entry / "stat").read_text().rpartition(")")[2].split()[2])
+            _, resident, shared, *_ = (entry / "statm").read_text().split()
+            found[group] = found.get(group, 0) + (int(resident) - int(shared)) * page
+    return found

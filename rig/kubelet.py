@@ -26,6 +26,7 @@ from rig.api import Access, raise_with_reason, watch
 from rig.containers import instant
 from rig.pods import PodRun
 from rig.podspecs import PodFiles
+from rig.volumes import CLAIMS, Provisioner
 
 Object = dict[str, Any]
 KIND_LABEL = "rig.gpuplane.io/kind"
@@ -50,9 +51,12 @@ class Kubelet:
         self._not_ready: dict[str, bool] = {}
 
     async def run(self, ready: Path) -> None:
-        """Serve nodes until cancelled."""
+        """Serve nodes, and claims to folders, until cancelled."""
         selector = {"labelSelector": f"{KIND_LABEL}=process"}
-        await self._follow("/api/v1/nodes", selector, self._see_node, ready.touch)
+        claims = Provisioner(self._client, self._pods.with_name("volumes"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(CLAIMS, {}, claims.see_claim))
+            group.create_task(self._follow("/api/v1/nodes", selector, self._see_node, ready.touch))
 
     async def close(self) -> None:
         """End every process of every pod."""
@@ -97,6 +101,9 @@ class Kubelet:
                     await see(kind, one)
             except (httpx2.HTTPError, json.JSONDecodeError) as error:
                 log.info("%s: %r", path, error)
+                await asyncio.sleep(AGAIN_S)
+            except Exception:  # one strange object must not end the service of all others
+                log.exception("%s", path)
                 await asyncio.sleep(AGAIN_S)
 
     async def _see_node(self, kind: str, node: Object) -> None:
@@ -194,6 +201,10 @@ class Kubelet:
             if pod["metadata"].get("deletionTimestamp"):
                 await self._remove(pod)
             return  # it ran to its end before this kubelet was started
+        if _was_started(pod) and pod["spec"].get("restartPolicy") == "Never":
+            await self._report(pod, _lost_status(pod))  # its processes went with their kubelet
+            pod["status"]["phase"] = "Failed"
+            return
         meta = pod["metadata"]
         base = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -297,6 +308,20 @@ class Kubelet:
 
     async def _patch(self, path: str, patch: Object) -> None:
         raise_with_reason(await self._send_patch(path, patch))
+
+
+def _was_started(pod: Object) -> bool:
+    return any(one.get("containerID") for one in pod["status"].get("containerStatuses") or [])
+
+
+def _lost_status(pod: Object) -> Object:
+    """Return what a kubelet says of containers that it cannot find any more."""
+    ended = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "not found"}
+    statuses = [
+        one | {"ready": False, "started": False, "state": {"terminated": ended}}
+        for one in pod["status"]["containerStatuses"]
+    ]
+    return {"phase": "Failed", "containerStatuses": statuses}
 
 
 def _says_ready(node: Object) -> bool:

@@ -306,14 +306,14 @@ class PodRun:
 
         await self._report_running()
         if "startupProbe" in spec:
-            await watch_probe(Probe(spec["startupProbe"]), container, set_started, once=True)
+            await watch_probe(Probe(spec["startupProbe"], spec), container, set_started, once=True)
         container.started = True
         container.has_started.set()
         watches = []
         if "livenessProbe" in spec:
-            watches.append(watch_probe(Probe(spec["livenessProbe"]), container, stay_alive))
+            watches.append(watch_probe(Probe(spec["livenessProbe"], spec), container, stay_alive))
         if "readinessProbe" in spec:
-            watches.append(watch_probe(Probe(spec["readinessProbe"]), container, set_ready))
+            watches.append(watch_probe(Probe(spec["readinessProbe"], spec), container, set_ready))
         else:
             await set_ready(good=True)
         await asyncio.gather(*watches)

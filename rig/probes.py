@@ -15,8 +15,9 @@ from rig.containers import Container
 class Probe:
     """One probe as a pod's specification has it."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], container: dict[str, Any]) -> None:
         self.spec = spec
+        self._ports = {one.get("name"): one["containerPort"] for one in container.get("ports", [])}
         self.delay_s = float(spec.get("initialDelaySeconds", 0))
         self.period_s = float(spec.get("periodSeconds", 10))
         self.timeout_s = float(spec.get("timeoutSeconds", 1))
@@ -27,7 +28,7 @@ class Probe:
         """Return whether the container answers once."""
         try:
             return await asyncio.wait_for(self._ask(container), self.timeout_s)
-        except (OSError, TimeoutError, httpx2.HTTPError):
+        except (OSError, ValueError, TimeoutError, httpx2.HTTPError):
             return False
 
     async def _ask(self, container: Container) -> bool:
@@ -36,16 +37,20 @@ class Probe:
         if "httpGet" in self.spec:
             get = self.spec["httpGet"]
             scheme = get.get("scheme", "HTTP").lower()
-            url = f"{scheme}://127.0.0.1:{get['port']}{get.get('path', '/')}"
+            url = f"{scheme}://127.0.0.1:{self._port(get)}{get.get('path', '/')}"
             # The kubelet does not check a probed server's certificate either.
             async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
                 answer = await client.get(url, timeout=self.timeout_s)
             return 200 <= answer.status_code < 400
         if "tcpSocket" in self.spec:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.spec["tcpSocket"]["port"])
+            port = self._port(self.spec["tcpSocket"])
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
             return True
         return True  # gRPC is not spoken here: such a container is ready when it runs
+
+    def _port(self, spec: dict[str, Any]) -> int:
+        return int(self._ports.get(spec["port"], spec["port"]))
 
     async def _run(self, container: Container) -> bool:
         assert container.command is not None

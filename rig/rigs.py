@@ -22,6 +22,7 @@ from rig.clusters import Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
 from rig.processes import RigFailed, is_alive
+from rig.volumes import STORAGE_CLASS
 
 FOLDER_PREFIX = "gpuplane-rig-"  # then the starter's process id
 STATE = "rig.json"
@@ -89,6 +90,7 @@ class Rig:
         nodes += build_nodes(self.plan.process_nodes, processes=True)
         api = cluster.api()
         try:
+            api.create(STORAGE_CLASS)
             for node in nodes:
                 api.create(node)
         finally:

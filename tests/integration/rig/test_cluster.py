@@ -141,6 +141,18 @@ def test_volumes_are_folders_that_containers_of_a_pod_share(api: Api) -> None:
     assert log_of(api, "shares", container="main") == "prepared\n"
 
 
+def test_a_claim_of_the_default_class_keeps_what_a_pod_wrote_for_the_next(api: Api) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept"}}
+    api.create(claim | {"spec": spec})
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/kept"}]}
+    for name, script in (("writes", "echo safe > /kept/file"), ("reads", "cat /kept/file")):
+        api.create(a_pod(name, script, container=mount, volumes=[volume]))
+        wait_for_phase(api, name, "Succeeded")
+    assert log_of(api, "reads") == "safe\n"
+
+
 def test_an_image_that_does_not_exist_backs_off(api: Api) -> None:
     api.create(a_pod("no-image", "true", container={"image": "does-not-exist/model:1"}))
 

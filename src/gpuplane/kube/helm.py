@@ -35,8 +35,8 @@ class HelmError(Exception):
 
     Attributes:
         reason: A CamelCase word: `NoBinary`, `TimedOut`, `Busy`, `ChartNotAvailable`,
-            `ChartFailed`, `InvalidValues`, `Unauthorized`, `Forbidden`, `Unreachable`, `OwnedByOthers`,
-            `FieldConflict`, `NoSuchKind`, `NotThere`, `Failed`.
+            `ChartFailed`, `InvalidValues`, `Unauthorized`, `Forbidden`, `Unreachable`,
+            `OwnedByOthers`, `FieldConflict`, `NoSuchKind`, `NotThere`, `Failed`.
         message: A sentence for people, without credentials.
     """
 

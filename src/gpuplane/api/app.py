@@ -14,7 +14,7 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.edge import Edge, request_times
 from gpuplane.api.errors import answer_errors
 from gpuplane.api.guard import Guard, GuardContext
-from gpuplane.api.limits import Limits, SubmitBuckets
+from gpuplane.api.limits import Limits, RateBuckets, SubmitBuckets
 from gpuplane.api.openapi import describe_api
 from gpuplane.api.operations import api_router, probe_router
 from gpuplane.api.refusals import RefusalTrace
@@ -80,6 +80,7 @@ def create_app(deps: AppDependencies) -> FastAPI:
         authenticator=deps.authenticator,
         limits=deps.limits,
         buckets=SubmitBuckets(deps.limits, deps.clock),
+        rates=RateBuckets(deps.limits, deps.clock),
         tracing=deps.tracing,
         ports={
             **deps.ports,

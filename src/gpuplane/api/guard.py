@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuplane.api.authentication import Authenticator
 from gpuplane.api.direct import direct_app
+from gpuplane.api.forms import is_form, read_form
 from gpuplane.api.json_bodies import read_json
-from gpuplane.api.limits import Limits, SubmitBuckets
+from gpuplane.api.limits import Limits, RateBuckets, SubmitBuckets
 from gpuplane.core.ids import ProjectId, TenantId, UserId
 from gpuplane.db.calls import Call, open_answer
 from gpuplane.db.database import Database
@@ -27,8 +28,10 @@ from gpuplane.db.idempotency import StoredAnswer, find_answer
 from gpuplane.kit.access import (
     Permission,
     Principal,
+    form_parts,
     is_submit,
     permission_of,
+    rate_limit_of,
     upload_limit,
 )
 from gpuplane.kit.clock import Clock
@@ -74,6 +77,7 @@ class GuardContext:
     authenticator: Authenticator
     limits: Limits
     buckets: SubmitBuckets
+    rates: RateBuckets
     ports: dict[str, Any]
     tracing: Tracing = field(default_factory=Tracing)
     answering: "dict[tuple[str, str], _Turn]" = field(default_factory=dict)
@@ -100,6 +104,8 @@ class Guard:
         self._permission = permission
         self._upload_bytes = upload_limit(route.endpoint)
         self._is_submit = is_submit(route.endpoint)
+        self._rate = rate_limit_of(route.endpoint)
+        self._form_parts = form_parts(route.endpoint)
         self._query_names = _query_names(route)
         self._name = f"{' '.join(sorted(route.methods or ()))} {route.path}"
 
@@ -127,12 +133,17 @@ class Guard:
         self._check_query(scope)
         if self._is_submit:
             self._context.buckets.take(call.principal.tenant_id)
+        if self._rate is not None:
+            self._context.rates.take(self._rate, call.principal.user_id)
         scope.setdefault("state", {})["call"] = call
         if self._upload_bytes is not None:
             await self._app(scope, _limited(receive, headers, self._upload_bytes), send)
             return
         body = await _read_body(receive, headers, self._context.limits.body_bytes)
-        if body:
+        kind = headers.get(b"content-type", b"")
+        if body and self._form_parts and is_form(kind):
+            scope["state"]["form"] = read_form(kind, body, self._form_parts)
+        elif body:
             _require_json(headers)
             scope["state"]["json"] = read_json(body, self._context.limits.json_depth)
         if scope["method"] == "POST" and b"idempotency-key" in headers:

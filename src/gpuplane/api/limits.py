@@ -2,7 +2,8 @@
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from gpuplane.kit.clock import Clock
@@ -27,6 +28,8 @@ class Limits:
     """Submits of one tenant at once, after a pause."""
     streams: int = 200
     """Readers that follow the event stream at one time."""
+    per_minute: Mapping[str, int] = field(default_factory=dict)
+    """Calls of one user a minute by the name of the limit; 0 or absent means none."""
 
 
 class SubmitBuckets:
@@ -59,5 +62,40 @@ class SubmitBuckets:
             )
         self._buckets[tenant_id] = (left - 1, now)
         self._buckets.move_to_end(tenant_id)
+        if len(self._buckets) > MAX_TENANTS:
+            self._buckets.popitem(last=False)
+
+
+class RateBuckets:
+    """One token bucket a user and limit, in this process."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        """Make full buckets."""
+        self._limits = limits
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, UUID], tuple[float, float]] = OrderedDict()
+
+    def take(self, limit: str, user_id: UUID) -> None:
+        """Count one call of a user.
+
+        Raises:
+            TooManyRequests: If the user is over the limit; Retry-After says when not any more.
+        """
+        most = self._limits.per_minute.get(limit, 0)
+        if most <= 0:
+            return
+        now, key = self._clock.monotonic(), (limit, user_id)
+        left, since = self._buckets.get(key, (float(most), now))
+        left = min(float(most), left + (now - since) * most / 60)
+        if left < 1:
+            raise TooManyRequests(
+                f"You have made {most} of these calls within a minute.",
+                code="rate_limit",
+                fix="Wait as long as Retry-After says.",
+                retry_after_s=max(1, math.ceil((1 - left) * 60 / most)),
+                extra={"limit": limit, "per_minute": most},
+            )
+        self._buckets[key] = (left - 1, now)
+        self._buckets.move_to_end(key)
         if len(self._buckets) > MAX_TENANTS:
             self._buckets.popitem(last=False)

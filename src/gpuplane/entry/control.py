@@ -27,6 +27,7 @@ from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.outbound import make_client
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
+from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.runs.loop import RunsLoop
@@ -80,6 +81,9 @@ class ControlPlane:
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()
+        looker = self.loops["clusters"]
+        if isinstance(looker, ClustersLoop):
+            await looker.stop()
         worker = self.loops["runs"]
         if isinstance(worker, RunsLoop):
             await worker.stop()

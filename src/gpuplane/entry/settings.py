@@ -17,6 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpuplane.core.scheduling.policy import PlacementPolicy
+from gpuplane.entry.cluster_settings import ClusterSettings
+from gpuplane.entry.described import SettingsError, setting
+
+__all__ = ["Described", "Settings", "SettingsError", "describe_settings", "load_settings"]
 
 PREFIX = "GPUPLANE_"
 NOT_SETTINGS = frozenset(
@@ -50,31 +54,6 @@ KEPT_DAYS = (0.01, 36_500)
 """A quarter of an hour at least, so that whoever waits for an end still finds it."""
 PERCENT = (0, 100)
 SIZE = (1024, 1 << 50)
-
-
-class SettingsError(Exception):
-    """A setting that cannot hold; the text names it, says why and what to do."""
-
-
-def setting(
-    default: Any,
-    unit: str,
-    reason: str,
-    *,
-    within: tuple[float, float] | None = None,
-    among: tuple[str, ...] = (),
-) -> Any:
-    """Return a field of a settings group with its unit and its reason.
-
-    Args:
-        default: What holds when nobody sets it.
-        unit: What it counts, or how it is written.
-        reason: Why it is there, or why it is so large.
-        within: The least and the most that a number may be; every number has them.
-        among: The words that it may be, where only some have a meaning.
-    """
-    told = {"unit": unit, "reason": reason, "within": within, "among": tuple(map(str, among))}
-    return field(default=default, metadata=told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +387,7 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     pipelines: PipelineSettings = field(default_factory=PipelineSettings)
     local: LocalMachineSettings = field(default_factory=LocalMachineSettings)
+    clusters: ClusterSettings = field(default_factory=ClusterSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     oidc: OidcSettings = field(default_factory=OidcSettings)
 

@@ -267,6 +267,36 @@ def is_submit(function: object) -> bool:
     return getattr(function, "__gpuplane_submit__", False)
 
 
+def rate_limited(limit: str) -> Callable[[F], F]:
+    """Mark an endpoint whose calls are counted by a named limit, per user."""
+
+    def mark(function: F) -> F:
+        function.__gpuplane_rate__ = limit  # type: ignore[attr-defined]  # the mark
+        return function
+
+    return mark
+
+
+def rate_limit_of(function: object) -> str | None:
+    """Return the name of the limit that `rate_limited` left on an endpoint."""
+    return getattr(function, "__gpuplane_rate__", None)
+
+
+def accepts_form(*names: str) -> Callable[[F], F]:
+    """Mark an endpoint that takes a multipart form of these parts as well as JSON."""
+
+    def mark(function: F) -> F:
+        function.__gpuplane_form__ = frozenset(names)  # type: ignore[attr-defined]  # the mark
+        return function
+
+    return mark
+
+
+def form_parts(function: object) -> frozenset[str]:
+    """Return the names of parts that `accepts_form` left on an endpoint, none without it."""
+    return getattr(function, "__gpuplane_form__", frozenset())
+
+
 def accepts_upload(max_bytes: int) -> Callable[[F], F]:
     """Mark an endpoint that reads a stream of bytes instead of a JSON body.
 

@@ -1,9 +1,11 @@
 """The inventory: nodes, GPUs and availability of clusters, as their backends see them."""
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
+from uuid import UUID
 
-from gpuplane.backends.interface import Backend, BackendError
+from gpuplane.backends.interface import Backend, BackendError, NodeObservation
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
@@ -56,11 +58,7 @@ class InventoryLoop:
         if self._seen.get(cluster_id) != seen.generation:
 
             def store(session: WriteSession) -> None:
-                cluster = clusters.get_cluster(session, cluster_id)
-                if nodes.sync_inventory(session, cluster_id, seen.nodes, new_id, now).any:
-                    session.wake("repartitioner")
-                stored = nodes.list_nodes(session, cluster_id)
-                placements.register_devices(session, stored, now, simulated=cluster.simulated)
+                store_nodes(session, cluster_id, seen.nodes, new_id, now)
 
             await self._database.write("nodes.sync_inventory", store)
             self._seen[cluster_id] = seen.generation
@@ -72,6 +70,21 @@ class InventoryLoop:
                 partial(_note, cluster_id=cluster_id, state=state, reason="", notes=probe.notes,
                         now=now),
             )  # fmt: skip
+
+
+def store_nodes(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    seen: Sequence[NodeObservation],
+    ids: Callable[[], UUID],
+    now: int,
+) -> None:
+    """Store what was seen of a cluster's nodes, and the devices that the ledger counts."""
+    cluster = clusters.get_cluster(session, cluster_id)
+    if nodes.sync_inventory(session, cluster_id, seen, ids, now).any:
+        session.wake("repartitioner")
+    stored = nodes.list_nodes(session, cluster_id)
+    placements.register_devices(session, stored, now, simulated=cluster.simulated)
 
 
 def _note(

@@ -1,6 +1,6 @@
 """What can be refused about clusters."""
 
-from gpuplane.kit.errors import Conflict, NotFound, Unprocessable
+from gpuplane.kit.errors import Conflict, NotFound, Unavailable, Unprocessable
 
 
 class ClusterNotFound(NotFound):
@@ -37,3 +37,45 @@ class BadWindow(Unprocessable):
     """A maintenance window that cannot hold."""
 
     code = "maintenance_window_invalid"
+
+
+class ClusterExists(Conflict):
+    """A cluster of that name is there."""
+
+    code = "cluster_exists"
+
+
+class ClusterBusy(Conflict):
+    """The cluster is in a state that does not allow it."""
+
+    code = "cluster_busy"
+
+
+class CredentialsGone(Unavailable):
+    """No credentials are kept for the cluster."""
+
+    code = "cluster_credentials_gone"
+
+
+class KeyNotFound(NotFound):
+    """The cluster has no such key, or it was revoked."""
+
+    code = "cluster_key_not_found"
+
+
+class AddonNotFound(NotFound):
+    """The list of add-ons has none of that name."""
+
+    code = "cluster_addon_not_found"
+
+
+class KubeconfigRefused(Unprocessable):
+    """A kubeconfig that is not taken; names the field, the reason and the fix."""
+
+    code = "kubeconfig_invalid"
+
+
+class ClusterRefused(Unprocessable):
+    """A cluster that cannot be registered: not reached, too old, or rights are missing."""
+
+    code = "cluster_refused"

@@ -11,16 +11,29 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.types import table_of
 from gpuplane.domains.clusters.rules import (
     LOCAL_KIND,
+    AddonStatus,
     Cluster,
+    ClusterKey,
     ClusterState,
+    Credential,
     HealthCheck,
     MaintenanceWindow,
 )
-from gpuplane.domains.clusters.tables import ClusterRow, GrantRow, WindowRow
+from gpuplane.domains.clusters.tables import (
+    AddonRow,
+    ClusterRow,
+    CredentialRow,
+    GrantRow,
+    KeyRow,
+    WindowRow,
+)
 
 _clusters = table_of(ClusterRow)
 _windows = table_of(WindowRow)
 _grants = table_of(GrantRow)
+_credentials = table_of(CredentialRow)
+_keys = table_of(KeyRow)
+_addons = table_of(AddonRow)
 
 
 def insert_cluster(session: WriteSession, cluster: Cluster) -> None:
@@ -67,9 +80,8 @@ def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
 
 def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     """Return every cluster by name; an organisation has few enough to need no pages."""
-    return tuple(
-        _cluster(row) for row in session.rows(select(_clusters).order_by(_clusters.c.name))
-    )
+    query = select(_clusters).where(_clusters.c.deleted_at.is_(None)).order_by(_clusters.c.name)
+    return tuple(_cluster(row) for row in session.rows(query))
 
 
 def update_cluster(
@@ -105,6 +117,7 @@ def list_usable(session: ReadSession, tenant_id: UUID) -> tuple[Cluster, ...]:
         select(_clusters)
         .outerjoin(_grants, is_granted)
         .where(or_(_clusters.c.kind != LOCAL_KIND, _grants.c.tenant_id.is_not(None)))
+        .where(_clusters.c.deleted_at.is_(None))
         .order_by(_clusters.c.name)
     )
     return tuple(_cluster(row) for row in session.rows(query))
@@ -190,6 +203,107 @@ def due_windows(session: ReadSession, now: int) -> tuple[MaintenanceWindow, ...]
         _windows.c.start_at <= now, _windows.c.end_at > now, _windows.c.started.is_(False)
     )
     return tuple(_window(row) for row in session.rows(query))
+
+
+def store_credential(session: WriteSession, credential: Credential) -> None:
+    """Store or replace the sealed kubeconfig of a cluster."""
+    delete_credential(session, credential.cluster_id)
+    session.execute(insert(_credentials).values(**_fields(credential)))
+
+
+def delete_credential(session: WriteSession, cluster_id: ClusterId) -> None:
+    """Delete the sealed kubeconfig of a cluster."""
+    session.execute(delete(_credentials).where(_credentials.c.cluster_id == cluster_id))
+
+
+def find_credential(session: ReadSession, cluster_id: ClusterId) -> Credential | None:
+    """Return the sealed kubeconfig of a cluster, or None."""
+    row = session.row(select(_credentials).where(_credentials.c.cluster_id == cluster_id))
+    return None if row is None else Credential(**dict(row))
+
+
+def list_credential_numbers(session: ReadSession) -> dict[ClusterId, int]:
+    """Return which kubeconfig each cluster has, by its number."""
+    query = select(_credentials.c.cluster_id, _credentials.c.number)
+    return {ClusterId(row["cluster_id"]): row["number"] for row in session.rows(query)}
+
+
+def credentials_after(session: ReadSession, after: UUID | None, limit: int) -> list[Credential]:
+    """Return a batch of sealed kubeconfigs by cluster id."""
+    query = select(_credentials).order_by(_credentials.c.cluster_id).limit(limit)
+    if after is not None:
+        query = query.where(_credentials.c.cluster_id > after)
+    return [Credential(**dict(row)) for row in session.rows(query)]
+
+
+def store_rewrapped(session: WriteSession, credential: Credential, sealed: bytes) -> bool:
+    """Store a kubeconfig sealed anew if it is still the one that was read."""
+    touched = session.execute(
+        update(_credentials)
+        .where(
+            _credentials.c.cluster_id == credential.cluster_id,
+            _credentials.c.number == credential.number,
+        )
+        .values(sealed=sealed)
+    )
+    return touched == 1
+
+
+def insert_key(session: WriteSession, key: ClusterKey) -> None:
+    """Store a key's hash."""
+    session.execute(insert(_keys).values(**_fields(key)))
+
+
+def list_keys(session: ReadSession, cluster_id: ClusterId) -> tuple[ClusterKey, ...]:
+    """Return the keys of a cluster, newest first."""
+    query = (
+        select(_keys)
+        .where(_keys.c.cluster_id == cluster_id)
+        .order_by(_keys.c.issued_at.desc(), _keys.c.id)
+    )
+    return tuple(ClusterKey(**dict(row)) for row in session.rows(query))
+
+
+def find_key(session: ReadSession, key_hash: str) -> ClusterKey | None:
+    """Return the key that holds, of a hash, or None."""
+    query = select(_keys).where(_keys.c.key_hash == key_hash, _keys.c.revoked_at.is_(None))
+    row = session.row(query)
+    return None if row is None else ClusterKey(**dict(row))
+
+
+def revoke_keys(
+    session: WriteSession, cluster_id: ClusterId, now: int, key_id: UUID | None = None
+) -> int:
+    """Revoke one key of a cluster, or all; return how many held until now."""
+    query = update(_keys).where(_keys.c.cluster_id == cluster_id, _keys.c.revoked_at.is_(None))
+    if key_id is not None:
+        query = query.where(_keys.c.id == key_id)
+    return session.execute(query.values(revoked_at=now))
+
+
+def store_addon(session: WriteSession, status: AddonStatus) -> None:
+    """Store what became of an add-on."""
+    session.execute(
+        delete(_addons).where(
+            _addons.c.cluster_id == status.cluster_id, _addons.c.name == status.name
+        )
+    )
+    session.execute(insert(_addons).values(**_fields(status)))
+
+
+def list_addons(session: ReadSession, cluster_id: ClusterId) -> tuple[AddonStatus, ...]:
+    """Return what became of each add-on of a cluster, by name."""
+    query = select(_addons).where(_addons.c.cluster_id == cluster_id).order_by(_addons.c.name)
+    return tuple(AddonStatus(**dict(row)) for row in session.rows(query))
+
+
+def delete_addons(session: WriteSession, cluster_id: ClusterId) -> None:
+    """Forget the add-ons of a cluster."""
+    session.execute(delete(_addons).where(_addons.c.cluster_id == cluster_id))
+
+
+def _fields(value: Credential | ClusterKey | AddonStatus) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _cluster(row: RowMapping) -> Cluster:

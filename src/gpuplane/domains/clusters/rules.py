@@ -1,5 +1,6 @@
 """A cluster as a value, and the pure rules of this noun."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -101,6 +102,7 @@ class Cluster:
     failed_at: tuple[int, ...] = ()
     health: tuple[HealthCheck, ...] = ()
     run_id: UUID | None = None
+    deleted_at: int | None = None
 
     @property
     def dedicated_to(self) -> TenantId | None:
@@ -162,3 +164,136 @@ class ClusterFilter:
     kind: str | None = None
     state: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContactPolicy:
+    """How a cluster that does not answer is tried again.
+
+    Source:
+        The cluster service's design document, 11.2: three tries, exponential from 30 s; the
+        breaker opens at five failures within five minutes.
+    """
+
+    tries: int = 3
+    base_ms: int = 30_000
+    breaker_failures: int = 5
+    breaker_window_ms: int = 300_000
+    breaker_open_ms: int = 300_000
+
+
+DEFAULT_CONTACT_POLICY = ContactPolicy()
+HELD_STATES = frozenset({ClusterState.REGISTERING, ClusterState.DRAINING, ClusterState.DELETING})
+"""States that a look at a cluster never changes: a run does."""
+
+
+def decide_reached(cluster: Cluster) -> dict[str, Any]:
+    """Return what changes when a cluster answered; nothing where nothing does."""
+    changes: dict[str, Any] = {}
+    if cluster.failures or cluster.failed_at or cluster.next_try_at is not None:
+        changes |= {"failures": 0, "failed_at": [], "next_try_at": None}
+    was_exhausted = cluster.state is ClusterState.ERROR and cluster.not_available_since is not None
+    if cluster.state is ClusterState.NOT_AVAILABLE or was_exhausted:
+        changes |= {"state": ClusterState.AVAILABLE, "state_reason": ""}
+    if cluster.not_available_since is not None and cluster.state is not ClusterState.ERROR:
+        changes["not_available_since"] = None
+    if was_exhausted:
+        changes["not_available_since"] = None
+    return changes
+
+
+def decide_unreached(
+    cluster: Cluster, reason: str, now: int, policy: ContactPolicy = DEFAULT_CONTACT_POLICY
+) -> dict[str, Any]:
+    """Return what changes when a cluster did not answer.
+
+    It is tried again after 30, 60 and 120 s; when the last of these fails too it is ERROR and is
+    looked at again as often as the breaker lets one try through.
+    """
+    failures = cluster.failures + 1
+    recent = [at for at in cluster.failed_at if at > now - policy.breaker_window_ms]
+    recent = [*recent, now][-policy.breaker_failures :]
+    exhausted = failures > policy.tries
+    wait_ms = policy.breaker_open_ms if exhausted else policy.base_ms << (failures - 1)
+    if len(recent) >= policy.breaker_failures:
+        wait_ms = max(wait_ms, policy.breaker_open_ms)
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "failed_at": recent,
+        "next_try_at": now + wait_ms,
+        "not_available_since": cluster.not_available_since or now,
+        "last_retry_at": now if cluster.failures else cluster.last_retry_at,
+    }
+    if cluster.state in HELD_STATES or _failed_to_register(cluster):
+        return changes
+    said = f"{reason} It was tried {failures} times." if exhausted else reason
+    changes["state"] = ClusterState.ERROR if exhausted else ClusterState.NOT_AVAILABLE
+    changes["state_reason"] = said
+    return changes
+
+
+def _failed_to_register(cluster: Cluster) -> bool:
+    return cluster.state is ClusterState.ERROR and cluster.not_available_since is None
+
+
+def may_be_tried(cluster: Cluster, now: int) -> bool:
+    """Return whether a cluster may be asked now: not while it backs off."""
+    return cluster.next_try_at is None or now >= cluster.next_try_at
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The sealed kubeconfig of a cluster."""
+
+    cluster_id: ClusterId
+    sealed: bytes = field(repr=False)
+    number: int
+    """From 1; grows when it is replaced."""
+    context: str
+    """The context in use, empty for the current one."""
+    expires_at: int | None
+    stored_at: int
+    stored_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """A key by which a cluster pushes its metrics; its secret is shown once."""
+
+    id: UUID
+    cluster_id: ClusterId
+    key_hash: str = field(repr=False)
+    hint: str
+    issued_at: int
+    issued_by: str
+    revoked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddonStatus:
+    """What became of one add-on on one cluster.
+
+    Attributes:
+        state: `installed` by us, `adopted` from somebody, `present` by somebody and left alone,
+            `failed`, `left_out` (not wanted or not to be had; the message says which), `removed`.
+    """
+
+    cluster_id: ClusterId
+    name: str
+    state: str
+    release_name: str
+    namespace: str
+    chart: str
+    chart_version: str
+    message: str
+    updated_at: int
+
+
+def credential_context(cluster_id: UUID, number: int) -> str:
+    """Return what a sealed kubeconfig is bound to: it opens nowhere else."""
+    return f"clusters/{cluster_id}/kubeconfig/{number}"
+
+
+def find_changes(cluster: Cluster, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the wanted values that differ from what is stored."""
+    return {name: value for name, value in wanted.items() if getattr(cluster, name) != value}

@@ -1,12 +1,22 @@
-"""API bodies of clusters, their maintenance windows, grants and preemption policy."""
+"""API bodies of clusters: registration, health, add-ons, keys, maintenance, grants, preemption."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
-from gpuplane.kit.bodies import Body, Flag, InstantIn, InstantOut, Text, refusal
+from gpuplane.kit.bodies import (
+    Body,
+    Flag,
+    InstantIn,
+    InstantOut,
+    Labels,
+    Name,
+    SecretBody,
+    Text,
+    refusal,
+)
 
 Seconds = Annotated[int, Field(strict=True, ge=0, le=86_400)]
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
@@ -18,6 +28,16 @@ class GpuShapeOut(Body):
     gpu_type: str
     most_per_node: int
     total: int
+
+
+class HealthOut(Body):
+    """What one kind of look at a cluster found."""
+
+    kind: str
+    verdict: str
+    """`healthy`, `degraded`, `unhealthy`, `absent` (not installed) or `unknown`."""
+    message: str
+    checked_at: InstantOut
 
 
 class ClusterOut(Body):
@@ -37,7 +57,27 @@ class ClusterOut(Body):
     frozen_reason: str
     is_open_to_all: bool
     gpus: list[GpuShapeOut]
+    platform: str
+    """`ON_PREM`, `EKS`, `AKS` or `GKE`."""
+    role: str
+    """`manager` hands work to other clusters, `worker` runs it."""
+    admission: str | None
+    """Who admits work: `embedded` (the scheduler here) or `kueue`; null before it was looked at."""
+    distribution: str
+    kubernetes_version: str
+    server_url: str
+    host: str
+    ingress_url: str
+    enable_master_node: bool
+    attributes: dict[str, str]
+    health: list[HealthOut]
+    last_metrics_collection: InstantOut | None
+    metrics_collection_status: str | None
     not_available_since: InstantOut | None
+    last_retry_time: InstantOut | None
+    next_retry_time: InstantOut | None
+    run_id: UUID | None
+    """The run that registers or deletes it."""
     created_at: InstantOut
     updated_at: InstantOut
     resource_version: int
@@ -130,3 +170,132 @@ class GrantsOut(Body):
     """The tenants a cluster that is not open to all was granted to."""
 
     tenant_ids: list[UUID]
+
+
+Kubeconfig = Annotated[SecretStr, Field(min_length=1, max_length=524_288)]
+"""Never shown by `repr`, logs or validation errors."""
+ContextName = Annotated[str, Field(min_length=1, max_length=253)]
+Url = Annotated[str, Field(max_length=500)]
+
+
+class ClusterSettingsIn(Body):
+    """What people say of a cluster; what is left out stays as it is."""
+
+    role: Literal["manager", "worker"] | None = None
+    admission: Literal["embedded", "kueue"] | None = None
+    """Who admits work; Kueue where it is served unless it is said otherwise."""
+    ingress_url: Url | None = None
+    enable_master_node: Flag | None = None
+    """Whether nodes of the control plane count and take work."""
+    attributes: Labels | None = None
+    """What affinity and data classification go by, such as `region` or `data-classification`."""
+
+
+class ClusterDescriptionIn(ClusterSettingsIn):
+    """A cluster to register, without its kubeconfig: the first part of the form."""
+
+    name: Name
+    platform: Literal["ON_PREM", "EKS", "AKS", "GKE"] | None = None
+    """Found out from the cluster where it is left out."""
+    context: ContextName | None = None
+    """Which context of the kubeconfig; the current one where it is left out."""
+    addons: Annotated[list[Name], Field(max_length=32)] | None = None
+    """Add-ons that may be installed; all that fit where it is left out, none for []."""
+
+
+class ClusterIn(ClusterDescriptionIn):
+    """A cluster to register: its kubeconfig goes in, is sealed, and is never shown again."""
+
+    kubeconfig: Kubeconfig
+
+
+class CredentialsIn(Body):
+    """A kubeconfig in the place of the one before."""
+
+    kubeconfig: Kubeconfig
+    context: ContextName | None = None
+
+
+class RegistrationStepOut(Body):
+    """One step of a registration or a deletion."""
+
+    name: str
+    status: str
+    title: str
+
+
+class RegistrationOut(SecretBody):
+    """A registration that goes on as a run; the key is shown this once."""
+
+    success: bool
+    workflow_id: UUID
+    """The run: follow it at `/runs/{id}`."""
+    cluster: ClusterOut
+    steps: list[RegistrationStepOut]
+    metrics_key: str | None
+    """By which the cluster pushes its metrics; null where one was issued before."""
+    warnings: list[str]
+    """Rights that are missing and not needed for running work."""
+
+
+class CredentialsOut(Body):
+    """What is known of a cluster's credentials: nothing of them."""
+
+    number: int
+    """From 1; grows when they are replaced."""
+    context: str
+    expires_at: InstantOut | None
+    stored_at: InstantOut
+    stored_by: str
+
+
+class ClusterHealthOut(Body):
+    """A cluster's checks."""
+
+    cluster_id: UUID
+    state: str
+    checks: list[HealthOut]
+
+
+class AddonOut(Body):
+    """What became of an add-on on a cluster."""
+
+    name: str
+    state: str
+    """`installed`, `adopted`, `present` (somebody else's), `failed`, `left_out` or `removed`."""
+    release_name: str
+    namespace: str
+    chart: str
+    chart_version: str
+    message: str
+    updated_at: InstantOut
+
+
+class AddonsOut(Body):
+    """The add-ons of a cluster, by name."""
+
+    items: list[AddonOut]
+
+
+class AddonsIn(Body):
+    """Which add-ons to bring in."""
+
+    addons: Annotated[list[Name], Field(max_length=32)] | None = None
+    """All that fit where it is left out."""
+
+
+class ClusterKeyOut(SecretBody):
+    """A key by which a cluster pushes its metrics; its secret is in the first answer alone."""
+
+    id: UUID
+    hint: str
+    key: str | None
+    issued_at: InstantOut
+    issued_by: str
+    revoked_at: InstantOut | None
+
+
+class ClusterKeysOut(Body):
+    """The keys of a cluster, newest first; secrets are not among what is kept."""
+
+    items: list[ClusterKeyOut]

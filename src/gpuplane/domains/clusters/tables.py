@@ -56,6 +56,8 @@ class ClusterRow(Base):
     """(kind, verdict, sentence, when) of each check."""
     run_id: Mapped[UUID | None]
     """The run that registers or deletes it."""
+    deleted_at: Mapped[int | None]
+    """A deleted cluster is kept under another name: jobs and the ledger tell of it."""
     created_at: Mapped[int]
     updated_at: Mapped[int]
     version: Mapped[int] = mapped_column(default=1)

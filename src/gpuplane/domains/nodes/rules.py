@@ -109,6 +109,11 @@ class InventoryChanges:
         return bool(self.new_nodes or self.changed_nodes or self.new_gpus or self.changed_gpus)
 
 
+CONTROL_PLANE_KEYS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+"""Taints of nodes that run the control plane; work tolerates them where its cluster allows it."""
+MASTER = "MASTER"
+
+
 def differs(stored: object, seen: object, facts: tuple[str, ...]) -> bool:
     """Return whether any of the named facts is another one now."""
     return any(getattr(stored, fact) != getattr(seen, fact) for fact in facts)

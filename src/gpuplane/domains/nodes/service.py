@@ -14,8 +14,10 @@ from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.nodes import repository
 from gpuplane.domains.nodes.errors import NodeChanged, NodeNotFound
 from gpuplane.domains.nodes.rules import (
+    CONTROL_PLANE_KEYS,
     FACTS,
     GPU_FACTS,
+    MASTER,
     Gpu,
     InventoryChanges,
     Node,
@@ -40,7 +42,9 @@ def sync_inventory(
     A node or GPU that is not seen any more is kept and marked absent: its history stays.
     """
     stored = {node.name: node for node in repository.list_nodes(session, cluster_id)}
-    changes = _compare(cluster_id, stored, seen, new_id, now)
+    uses_masters = clusters.get_cluster(session, cluster_id).enable_master_node
+    counted = [_counted(each, uses_masters=uses_masters) for each in seen]
+    changes = _compare(cluster_id, stored, counted, new_id, now)
     if not changes.any:
         return changes
     repository.insert_nodes(session, changes.new_nodes)
@@ -203,6 +207,24 @@ def _mark(
     )
     clusters.bump_generation(session, node.cluster_id, now)
     return get_node(session, node.cluster_id, node.id)
+
+
+def _counted(seen: NodeObservation, *, uses_masters: bool) -> NodeObservation:
+    """Return a node as it counts: one of the control plane gives nothing unless that is enabled."""
+    if seen.details.kind != MASTER:
+        return seen
+    taints = tuple(taint for taint in seen.taints if taint[0] not in CONTROL_PLANE_KEYS)
+    if uses_masters:
+        return replace(seen, taints=taints)
+    return replace(
+        seen,
+        gpus=(),
+        cpu_milli=0,
+        memory_mib=0,
+        ephemeral_mib=0,
+        taints=(*taints, (CONTROL_PLANE_KEYS[0], "", "NoSchedule")),
+        details=replace(seen.details, is_counted=False),
+    )
 
 
 def _compare(

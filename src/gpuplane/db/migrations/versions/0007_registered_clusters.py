@@ -27,6 +27,7 @@ _CLUSTER_COLUMNS = (
     "failed_at",
     "health",
     "run_id",
+    "deleted_at",
 )
 _NODE_COLUMNS = (
     "uid",
@@ -81,6 +82,7 @@ def upgrade() -> None:
         batch_op.add_column(document("failed_at", "[]"))
         batch_op.add_column(document("health", "[]"))
         batch_op.add_column(sa.Column("run_id", sa.Uuid(), nullable=True))
+        batch_op.add_column(instant("deleted_at"))
         batch_op.create_index(batch_op.f("ix_clusters_clusters_platform"), ["platform"])
     _make_tables(json)
     with op.batch_alter_table("nodes_nodes", schema=None) as batch_op:

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from gpuplane.core.ids import JobId
-from gpuplane.core.lifecycle.jobs import TERMINAL, Condition, JobStatus
+from gpuplane.core.lifecycle.jobs import TERMINAL, WAITING, Condition, JobStatus
 from gpuplane.core.scheduling.inheritance import Dependent
 from gpuplane.core.workloads import DependencyCondition, Priority, ResourceRequest
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -264,6 +264,15 @@ def list_waiting(
         .limit(limit)
     )
     return _readable(session.rows(query))
+
+
+def list_pinned(session: ReadSession, cluster_id: UUID) -> list[Job]:
+    """Return jobs that hold nothing and may run on one cluster alone."""
+    waiting = [str(status) for status in WAITING]
+    query = select(jobs).where(
+        jobs.c.requested_cluster_id == cluster_id, jobs.c.status.in_(waiting)
+    )
+    return _readable(session.rows(query.order_by(jobs.c.created_at, jobs.c.id)))
 
 
 def mark_warned(session: WriteSession, job_id: JobId, warned: Sequence[str]) -> None:

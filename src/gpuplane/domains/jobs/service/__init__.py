@@ -37,6 +37,13 @@ from gpuplane.domains.jobs.service.due import (
     set_aside,
     tell_waits,
 )
+from gpuplane.domains.jobs.service.emptying import (
+    Emptied,
+    Leaving,
+    empty_cluster,
+    end_pinned,
+    list_leaving,
+)
 from gpuplane.domains.jobs.service.estimating import (
     Alternative,
     Estimate,
@@ -204,6 +211,7 @@ __all__ = [
     "Door",
     "DoorUse",
     "Doors",
+    "Emptied",
     "Estimate",
     "Event",
     "Experience",
@@ -212,6 +220,7 @@ __all__ = [
     "Job",
     "JobFilter",
     "JobView",
+    "Leaving",
     "Looked",
     "Looks",
     "Lookups",
@@ -252,7 +261,9 @@ __all__ = [
     "current",
     "draft_job",
     "drain_node",
+    "empty_cluster",
     "end_never_started",
+    "end_pinned",
     "end_promise",
     "end_without_attempt",
     "estimate",
@@ -280,6 +291,7 @@ __all__ = [
     "list_fixed_devices",
     "list_holding_versions",
     "list_jobs",
+    "list_leaving",
     "list_offered_jobs",
     "list_offers",
     "list_offers_to_ensure",

@@ -1,4 +1,4 @@
-"""Use cases of clusters: make, look up, freeze and thaw, maintenance, preemption policy."""
+"""Clusters in operation: looked up, frozen and thawed, maintained, granted, seen by probes."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,8 +26,6 @@ from gpuplane.domains.clusters.rules import (
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.identity import service as identity
-
-__all__ = ["Cluster", "ClusterState", "MaintenanceWindow", "PreemptionPolicy", "policy_of"]
 
 
 def ensure_cluster(
@@ -63,7 +61,7 @@ def ensure_cluster(
         version=1,
     )
     repository.insert_cluster(session, cluster)
-    _announce(session, cluster, "cluster.registered", f"Cluster {name} was registered.", now)
+    announce(session, cluster, "cluster.registered", f"Cluster {name} was registered.", now)
     return cluster
 
 
@@ -114,7 +112,7 @@ def grant(
     cluster = get_cluster(session, key)
     if cluster.id not in repository.list_granted(session, tenant_id):
         repository.insert_grant(session, cluster.id, tenant_id, now)
-        _announce(
+        announce(
             session, cluster, "cluster.granted", f"{actor} granted it to a tenant.", now, actor,
             {"tenant_id": str(tenant_id)},
         )  # fmt: skip
@@ -140,7 +138,7 @@ def revoke(
     """Take a grant back; what runs goes on, nothing new starts."""
     cluster = get_cluster(session, key)
     if repository.delete_grant(session, cluster.id, tenant_id):
-        _announce(
+        announce(
             session, cluster, "cluster.grant_revoked", f"{actor} took a grant back.", now, actor,
             {"tenant_id": str(tenant_id)},
         )  # fmt: skip
@@ -162,9 +160,9 @@ def dedicate(
     if tenant_id is not None:
         _require_tenant(session, tenant_id)
         labels[DEDICATED_LABEL] = str(tenant_id)
-    _update(session, cluster, now, labels=labels)
+    store_changes(session, cluster, now, labels=labels)
     whom = "everyone again" if tenant_id is None else "one tenant alone"
-    _announce(
+    announce(
         session, cluster, "cluster.dedicated", f"{actor} opened it to {whom}.", now, actor,
         {"tenant_id": None if tenant_id is None else str(tenant_id)},
     )  # fmt: skip
@@ -211,7 +209,7 @@ def note_probe(
     if stored and cluster.state is not state:
         kind = "available" if state is ClusterState.AVAILABLE else "not_available"
         said = f": {reason}" if reason else ""
-        _announce(session, cluster, f"cluster.{kind}", f"{cluster.name} is {state}{said}.", now)
+        announce(session, cluster, f"cluster.{kind}", f"{cluster.name} is {state}{said}.", now)
         session.wake("scheduler")
 
 
@@ -224,16 +222,16 @@ def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> N
 def freeze(session: WriteSession, key: UUID | str, reason: str, actor: str, now: int) -> Cluster:
     """Stop new starts on a cluster; what runs goes on."""
     cluster = get_cluster(session, key)
-    _update(session, cluster, now, frozen=True, frozen_reason=reason)
-    _announce(session, cluster, "cluster.frozen", f"{actor} froze scheduling: {reason}", now, actor)
+    store_changes(session, cluster, now, frozen=True, frozen_reason=reason)
+    announce(session, cluster, "cluster.frozen", f"{actor} froze scheduling: {reason}", now, actor)
     return replace(cluster, frozen=True, frozen_reason=reason, version=cluster.version + 1)
 
 
 def thaw(session: WriteSession, key: UUID | str, actor: str, now: int) -> Cluster:
     """Let a frozen cluster start work again."""
     cluster = get_cluster(session, key)
-    _update(session, cluster, now, frozen=False, frozen_reason="")
-    _announce(session, cluster, "cluster.thawed", f"{actor} let scheduling go on.", now, actor)
+    store_changes(session, cluster, now, frozen=False, frozen_reason="")
+    announce(session, cluster, "cluster.thawed", f"{actor} let scheduling go on.", now, actor)
     return replace(cluster, frozen=False, frozen_reason="", version=cluster.version + 1)
 
 
@@ -260,8 +258,8 @@ def patch_preemption_policy(
             )
     cluster = get_cluster(session, key)
     stored = {**cluster.preemption_policy, **changes}
-    _update(session, cluster, now, preemption_policy=stored)
-    _announce(
+    store_changes(session, cluster, now, preemption_policy=stored)
+    announce(
         session,
         cluster,
         "cluster.preemption_policy_changed",
@@ -280,7 +278,7 @@ def announce_maintenance(
     window = replace(window, cluster_id=cluster.id)
     repository.insert_window(session, window)
     where = f"node {window.node_name}" if window.node_name else "the cluster"
-    _announce(
+    announce(
         session,
         cluster,
         "cluster.maintenance_announced",
@@ -315,7 +313,7 @@ def withdraw_maintenance(
             f"There is no maintenance window {window_id} on {cluster.name}.",
             fix="List the windows of the cluster to see their ids.",
         )
-    _announce(
+    announce(
         session,
         cluster,
         "cluster.maintenance_withdrawn",
@@ -338,7 +336,7 @@ def begin_due_maintenance(session: WriteSession, now: int) -> int:
     for window in due:
         cluster = repository.find_cluster(session, window.cluster_id)
         if cluster is not None:
-            _announce(
+            announce(
                 session,
                 cluster,
                 "cluster.maintenance_started",
@@ -351,7 +349,12 @@ def begin_due_maintenance(session: WriteSession, now: int) -> int:
     return len(due)
 
 
-def _update(session: WriteSession, cluster: Cluster, now: int, **values: Any) -> None:
+def store_changes(session: WriteSession, cluster: Cluster, now: int, **values: Any) -> None:
+    """Change a cluster that is still as it was read.
+
+    Raises:
+        ClusterChanged: If it is not.
+    """
     if not repository.update_cluster(session, cluster.id, cluster.version, now, **values):
         raise ClusterChanged(
             f"Cluster {cluster.name} was changed by somebody else meanwhile.",
@@ -360,7 +363,7 @@ def _update(session: WriteSession, cluster: Cluster, now: int, **values: Any) ->
     session.wake("scheduler")
 
 
-def _announce(
+def announce(
     session: WriteSession,
     cluster: Cluster,
     kind: str,
@@ -369,6 +372,7 @@ def _announce(
     actor: str = "system",
     data: dict[str, Any] | None = None,
 ) -> None:
+    """Record an event about a cluster."""
     events.record(
         session,
         NewEvent(

@@ -10,13 +10,13 @@ from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.db import ReadSession, WriteSession
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.clusters import service
-from gpuplane.domains.clusters.errors import BadWindow, ClusterNotFound
+from gpuplane.domains.clusters.endpoints.shaping import cluster_body, visible
+from gpuplane.domains.clusters.errors import BadWindow
 from gpuplane.domains.clusters.schemas import (
     ClusterOut,
     ClustersOut,
     DedicationIn,
     FreezeIn,
-    GpuShapeOut,
     GrantIn,
     GrantsOut,
     PreemptionPolicyIn,
@@ -25,12 +25,12 @@ from gpuplane.domains.clusters.schemas import (
     WindowOut,
     WindowsOut,
 )
-from gpuplane.domains.clusters.service import Cluster, MaintenanceWindow, PreemptionPolicy
+from gpuplane.domains.clusters.service import MaintenanceWindow, PreemptionPolicy
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import Done
 from gpuplane.kit.ids import new_id
 
-router = APIRouter(tags=["clusters"])
+router = APIRouter()
 
 HasNode = Callable[[ReadSession, ClusterId, str], bool]
 """Tells whether a cluster has a node; offered by the composition root as the port `has_node`."""
@@ -45,7 +45,7 @@ async def list_clusters(call: CallDep) -> ClustersOut:
     granted = await call.read(service.list_grants)
     return ClustersOut(
         items=[
-            _cluster_body(each)
+            cluster_body(each)
             for each in found
             if each.is_open_to_all
             or call.principal.is_platform
@@ -61,7 +61,7 @@ async def list_clusters(call: CallDep) -> ClustersOut:
 @requires(Permission.CLUSTER_READ)
 async def get_cluster(call: CallDep, cluster: ClusterKey) -> ClusterOut:
     """Return one cluster."""
-    return _cluster_body(await call.read(lambda s: _visible(s, call, cluster)))
+    return cluster_body(await call.read(lambda s: visible(s, call, cluster)))
 
 
 @router.post("/clusters/{cluster}/freeze")
@@ -74,7 +74,7 @@ async def freeze_cluster(
     return await call.write(
         "clusters.freeze",
         lambda s: service.freeze(s, cluster, reason, call.principal.name, call.now),
-        _cluster_body,
+        cluster_body,
     )
 
 
@@ -85,7 +85,7 @@ async def thaw_cluster(call: CallDep, cluster: ClusterKey) -> ClusterOut:
     return await call.write(
         "clusters.thaw",
         lambda s: service.thaw(s, cluster, call.principal.name, call.now),
-        _cluster_body,
+        cluster_body,
     )
 
 
@@ -175,7 +175,7 @@ async def dedicate_cluster(call: CallDep, cluster: ClusterKey, body: DedicationI
     return await call.write(
         "clusters.dedicate",
         lambda s: service.dedicate(s, cluster, tenant_id, call.principal.name, call.now),
-        _cluster_body,
+        cluster_body,
     )
 
 
@@ -220,41 +220,6 @@ def _grants(session: ReadSession, key: str) -> GrantsOut:
     granted = service.list_grants(session)
     ids = sorted(tenant_id for cluster_id, tenant_id in granted if cluster_id == cluster.id)
     return GrantsOut(tenant_ids=ids)
-
-
-def _visible(session: ReadSession, call: Call, key: str) -> Cluster:
-    """Return a cluster the caller may know of."""
-    cluster = service.get_cluster(session, key)
-    if cluster.is_open_to_all or call.principal.is_platform:
-        return cluster
-    for cluster_id, tenant_id in service.list_grants(session):
-        if cluster_id == cluster.id and call.principal.sees_tenant(TenantId(tenant_id)):
-            return cluster
-    raise ClusterNotFound(f"There is no cluster {key!r}.", fix="List the clusters for their names.")
-
-
-def _cluster_body(cluster: Cluster) -> ClusterOut:
-    return ClusterOut.model_construct(
-        id=cluster.id,
-        name=cluster.name,
-        kind=cluster.kind,
-        simulated=cluster.simulated,
-        state=str(cluster.state),
-        state_reason=cluster.state_reason,
-        labels=cluster.labels,
-        notes=list(cluster.notes),
-        frozen=cluster.frozen,
-        frozen_reason=cluster.frozen_reason,
-        is_open_to_all=cluster.is_open_to_all,
-        gpus=[
-            GpuShapeOut(gpu_type=model, most_per_node=most, total=total)
-            for model, (most, total) in sorted(cluster.gpu_shapes.items())
-        ],
-        not_available_since=cluster.not_available_since,
-        created_at=cluster.created_at,
-        updated_at=cluster.updated_at,
-        resource_version=cluster.version,
-    )
 
 
 def _policy_body(policy: PreemptionPolicy) -> PreemptionPolicyOut:

@@ -1,0 +1,139 @@
+"""The look at a cluster before anything of it is stored: each refusal is one with field and fix."""
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gpuplane.domains.clusters.errors import ClusterRefused, KubeconfigRefused
+from gpuplane.kit.errors import FieldError
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.connections import BadKubeconfig, Connection, read_kubeconfig
+from gpuplane.kube.errors import Forbidden, KubeError, Unauthorized, Unreadable
+from gpuplane.kube.preflight import OLDEST, ClusterLook, look_at
+
+LOOK_S = 20.0
+"""A third of what the design document gives the whole call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A cluster that may be registered."""
+
+    connection: Connection
+    version: str
+    distribution: str
+    platform: str
+    admission: str
+    warnings: tuple[str, ...]
+
+    @property
+    def host(self) -> str:
+        """Return the name of its API server."""
+        return urlsplit(self.connection.server).hostname or ""
+
+
+def read_connection(text: str, context: str | None) -> Connection:
+    """Return the connection that a kubeconfig describes.
+
+    Raises:
+        KubeconfigRefused: If it is not taken; names the field in it.
+    """
+    try:
+        return read_kubeconfig(text, context)
+    except BadKubeconfig as error:
+        place = error.field
+        raise KubeconfigRefused(
+            error.reason,
+            field=place if place == "kubeconfig" else f"kubeconfig.{place}",
+            fix=error.fix,
+        ) from None
+
+
+async def look_by(connection: Connection, admission: str | None) -> Look:
+    """Return what a cluster is, if it can be registered.
+
+    Raises:
+        ClusterRefused: If it does not answer, is too old, or rights are missing; names each.
+    """
+    try:
+        async with asyncio.timeout(LOOK_S), KubeClient(connection) as client:
+            found = await look_at(client, connection.server)
+    except TimeoutError:
+        raise _unreachable(connection, f"It did not answer within {LOOK_S:g} s.") from None
+    except KubeError as error:
+        raise _refusal(connection, error) from None
+    _check(found, admission)
+    return Look(
+        connection=connection,
+        version=found.version,
+        distribution=found.distribution,
+        platform=found.platform,
+        admission=admission or ("kueue" if found.kueue else "embedded"),
+        warnings=tuple(right.sentence for right in found.missing),
+    )
+
+
+def _check(found: ClusterLook, admission: str | None) -> None:
+    if found.is_too_old:
+        oldest = ".".join(map(str, OLDEST))
+        raise ClusterRefused(
+            f"It runs Kubernetes {found.version}; {oldest} is the oldest that is supported.",
+            code="cluster_too_old",
+            field="kubeconfig",
+            fix=f"Upgrade it to {oldest} or newer.",
+            extra={"version": found.version, "oldest": oldest},
+        )
+    if found.blockers:
+        errors = tuple(
+            FieldError(right.resource, f"{', '.join(right.verbs)}: {right.reason}.", "Grant it.")
+            for right in found.blockers
+        )
+        raise ClusterRefused(
+            "Rights are missing: " + "; ".join(right.sentence for right in found.blockers) + ".",
+            code="cluster_rights_missing",
+            field="kubeconfig",
+            fix="Bind the ServiceAccount or user to a ClusterRole with these rights.",
+            errors=errors,
+        )
+    if admission == "kueue" and not found.kueue:
+        raise ClusterRefused(
+            "Kueue is not served there.",
+            code="kueue_absent",
+            field="admission",
+            fix="Leave admission out, and change it once Kueue is installed.",
+        )
+
+
+def _refusal(connection: Connection, error: KubeError) -> ClusterRefused:
+    """Return why a cluster that was asked is not taken, in words for whoever registers it."""
+    if isinstance(error, Unauthorized):
+        return ClusterRefused(
+            "The API server does not know these credentials, or no longer.",
+            code="cluster_credentials_refused",
+            field="kubeconfig.users",
+            fix="Make a new token or certificate, and send a kubeconfig with it.",
+        )
+    if isinstance(error, Forbidden):
+        return ClusterRefused(
+            f"The credentials may not ask for what a registration looks at: {error.message}",
+            code="cluster_rights_missing",
+            field="kubeconfig.users",
+            fix="Bind them to a ClusterRole that may read nodes and review its own rights.",
+        )
+    if isinstance(error, Unreadable):
+        return ClusterRefused(
+            f"What answers at {connection.server} is no Kubernetes API server.",
+            code="cluster_unreadable",
+            field="kubeconfig.clusters",
+            fix="Check `server` in the kubeconfig.",
+        )
+    return _unreachable(connection, error.message)
+
+
+def _unreachable(connection: Connection, why: str) -> ClusterRefused:
+    return ClusterRefused(
+        f"The API server {connection.server} cannot be reached from here: {why}",
+        code="cluster_unreachable",
+        field="kubeconfig.clusters",
+        fix="Check the address, the way there (VPN, firewall) and the authority's certificate.",
+    )

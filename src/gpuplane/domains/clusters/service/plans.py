@@ -1,0 +1,126 @@
+"""The runs of a cluster's life: which steps, in which order, tried how often."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
+
+REGISTER = "cluster.register"
+DELETE = "cluster.delete"
+
+_CONNECT = Retry(attempts=4, delay_ms=30_000, factor=2.0, max_delay_ms=120_000)
+"""The first try and three more, 30 s apart and twice as long each (11.2)."""
+_HELM = Retry(attempts=3, delay_ms=60_000, factor=1.0, max_delay_ms=60_000)
+"""The first try and two more, 60 s apart (11.2)."""
+_STORE = Retry(attempts=5, delay_ms=1_000)
+STEP_MS = 60_000
+HELM_MS = 900_000
+"""A GPU operator takes minutes to unroll; Helm is told to wait a little less."""
+DRAIN_MS = 7 * 86_400_000
+
+REGISTER_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
+    ("verify_connection", "Verify the connection, the version and the rights", _CONNECT, STEP_MS),
+    ("deploy_nfd", "Node Feature Discovery", _HELM, HELM_MS),
+    ("collect_node_info", "Read and store the nodes", _STORE, 4 * STEP_MS),
+    ("deploy_gpu_operator", "GPU operator", _HELM, HELM_MS),
+    ("deploy_hami", "HAMi", _HELM, HELM_MS),
+    ("deploy_prometheus", "Prometheus with the DCGM exporter", _HELM, HELM_MS),
+    ("deploy_aibrix", "AIBrix", _HELM, HELM_MS),
+    ("deploy_kueue", "Kueue", _HELM, HELM_MS),
+    ("configure_multikueue", "MultiKueue", _STORE, STEP_MS),
+    ("create_default_queues", "Default flavors and queues from the GPUs found", _STORE, STEP_MS),
+    ("make_available", "Let it take work", _STORE, STEP_MS),
+)
+"""(key, name, retry, time-out in ms) of the registration: the design document's and 4.3's."""
+DELETE_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
+    ("drain", "Move or end the work that runs there", _STORE, DRAIN_MS),
+    ("release", "Remove what is ours in the cluster", _CONNECT, 5 * STEP_MS),
+    ("forget", "Delete credentials, keys and inventory", _STORE, STEP_MS),
+)
+
+
+def plan_registration(
+    cluster_id: UUID,
+    name: str,
+    *,
+    tenant_id: UUID,
+    project_id: UUID,
+    actor: str,
+    addons: Sequence[str] | None,
+    traceparent: str | None = None,
+) -> RunPlan:
+    """Return the run that registers a cluster.
+
+    Args:
+        addons: Names of the add-ons that may be installed; None for all that fit.
+    """
+    given: dict[str, Any] = {"cluster_id": str(cluster_id)}
+    if addons is not None:
+        given["addons"] = sorted(addons)
+    return RunPlan(
+        kind=REGISTER,
+        name=f"register {name}",
+        tenant_id=tenant_id,
+        project_id=project_id,
+        steps=_chain(REGISTER_STEPS, given),
+        source_id=cluster_id,
+        on_failure=OnFailure.FAIL_FAST,
+        traceparent=traceparent,
+        created_by=actor,
+    )
+
+
+def plan_deletion(
+    cluster_id: UUID,
+    name: str,
+    *,
+    tenant_id: UUID,
+    project_id: UUID,
+    actor: str,
+    force: bool,
+    wait_s: int,
+) -> RunPlan:
+    """Return the run that drains and deletes a cluster.
+
+    Args:
+        force: End what runs there, and forget the cluster even if it does not answer.
+        wait_s: How long BATCH work may go on and training has for its checkpoint.
+    """
+    given = {"cluster_id": str(cluster_id), "force": force, "wait_s": wait_s}
+    return RunPlan(
+        kind=DELETE,
+        name=f"delete {name}",
+        tenant_id=tenant_id,
+        project_id=project_id,
+        steps=_chain(DELETE_STEPS, given),
+        source_id=cluster_id,
+        on_failure=OnFailure.FAIL_FAST,
+        created_by=actor,
+    )
+
+
+def handler_name(step: str) -> str:
+    """Return the name under which a step's handler is registered."""
+    return f"clusters.{step}"
+
+
+def _chain(
+    steps: Sequence[tuple[str, str, Retry, int]], given: dict[str, Any]
+) -> tuple[StepPlan, ...]:
+    """Return steps one after the other: each finds what those before left in the cluster."""
+    made: list[StepPlan] = []
+    for order, (key, name, retry, timeout_ms) in enumerate(steps):
+        made.append(
+            StepPlan(
+                key=key,
+                handler=handler_name(key),
+                input=given,
+                name=name,
+                needs=(made[-1].key,) if made else (),
+                order=order,
+                retry=retry,
+                timeout_ms=timeout_ms,
+            )
+        )
+    return tuple(made)

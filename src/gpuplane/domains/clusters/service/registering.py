@@ -1,0 +1,288 @@
+"""The life of a registered cluster: stored with its run, looked at, changed, failed, taken away.
+
+The runs that register and delete do the work outside; each step ends in one function here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.core.runs.plans import RunPlan
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import repository
+from gpuplane.domains.clusters.errors import ClusterBusy, ClusterExists
+from gpuplane.domains.clusters.rules import (
+    HELD_STATES,
+    AddonStatus,
+    Cluster,
+    ClusterKey,
+    ClusterState,
+    ContactPolicy,
+    Credential,
+    HealthCheck,
+    decide_reached,
+    decide_unreached,
+    find_changes,
+)
+from gpuplane.domains.clusters.service.operating import announce, get_cluster, store_changes
+from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import Run, RunPolicy
+
+KUBERNETES = "kubernetes"
+MAX_NAME_CHARS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What is stored when a cluster is registered."""
+
+    cluster: Cluster
+    credential: Credential
+    key: ClusterKey
+    plan: RunPlan
+
+
+def register(
+    session: WriteSession, asked: Registration, policy: RunPolicy, now: int
+) -> tuple[Cluster, Run]:
+    """Store a cluster in REGISTERING with its credentials, its key and the run that goes on.
+
+    Raises:
+        ClusterExists: If one of that name is there.
+    """
+    cluster = asked.cluster
+    found = repository.find_cluster(session, cluster.name)
+    if found is not None:
+        raise ClusterExists(
+            f"There is a cluster {cluster.name!r} already ({found.state}).",
+            field="name",
+            fix="Choose another name, or replace the credentials of that one.",
+        )
+    run = runs.start_run(session, asked.plan, now, policy)
+    repository.insert_cluster(session, _with_run(cluster, run.id))
+    repository.store_credential(session, asked.credential)
+    repository.insert_key(session, asked.key)
+    actor = asked.credential.stored_by
+    said = f"{actor} registers cluster {cluster.name} at {cluster.server_url}."
+    announce(session, cluster, "cluster.registering", said, now, actor, {"run_id": str(run.id)})
+    return get_cluster(session, cluster.id), run
+
+
+def _with_run(cluster: Cluster, run_id: UUID) -> Cluster:
+    values = {name: getattr(cluster, name) for name in cluster.__slots__}
+    return Cluster(**{**values, "run_id": run_id})
+
+
+def find_run(session: ReadSession, cluster: Cluster) -> Run | None:
+    """Return the run that registers or deletes a cluster, while it is kept."""
+    return None if cluster.run_id is None else runs.find_run(session, cluster.run_id)
+
+
+def change(
+    session: WriteSession, key: UUID | str, wanted: Mapping[str, Any], actor: str, now: int
+) -> Cluster:
+    """Change what people say of a cluster: role, ingress, attributes, masters, admission."""
+    cluster = get_cluster(session, key)
+    changes = find_changes(cluster, wanted)
+    if not changes:
+        return cluster
+    store_changes(session, cluster, now, **changes)
+    said = f"{actor} changed {', '.join(sorted(changes))}."
+    announce(session, cluster, "cluster.changed", said, now, actor, {"fields": sorted(changes)})
+    session.wake("inventory")
+    return get_cluster(session, cluster.id)
+
+
+def note_looked_at(
+    session: WriteSession, cluster_id: ClusterId, seen: Mapping[str, Any], now: int
+) -> Cluster:
+    """Store what a look found out: version, distribution, platform, host."""
+    cluster = get_cluster(session, cluster_id)
+    changes = find_changes(cluster, seen)
+    if changes:
+        store_changes(session, cluster, now, **changes)
+    return get_cluster(session, cluster_id)
+
+
+def make_available(session: WriteSession, cluster_id: ClusterId, now: int) -> Cluster:
+    """Let a registered cluster take work; doing it again changes nothing."""
+    cluster = get_cluster(session, cluster_id)
+    if cluster.state is ClusterState.AVAILABLE:
+        return cluster
+    _move(session, cluster, ClusterState.AVAILABLE, "", now, not_available_since=None, failures=0,
+          failed_at=[], next_try_at=None)  # fmt: skip
+    return get_cluster(session, cluster_id)
+
+
+def fail_run(session: WriteSession, cluster_id: ClusterId, reason: str, now: int) -> Cluster:
+    """Say that a registration or a deletion came to nothing.
+
+    The cluster stays ERROR until it is registered again or deleted.
+    """
+    cluster = get_cluster(session, cluster_id)
+    if cluster.state in HELD_STATES:
+        _move(session, cluster, ClusterState.ERROR, reason, now, not_available_since=None)
+    return get_cluster(session, cluster_id)
+
+
+def register_again(
+    session: WriteSession, key: UUID | str, plan: RunPlan, policy: RunPolicy, now: int
+) -> tuple[Cluster, Run]:
+    """Start the registration of a cluster once more: after a failure, or to bring add-ons in.
+
+    Raises:
+        ClusterBusy: If it is being registered, drained or deleted.
+    """
+    cluster = get_cluster(session, key)
+    free = (ClusterState.ERROR, ClusterState.AVAILABLE, ClusterState.NOT_AVAILABLE)
+    if cluster.kind != KUBERNETES or cluster.state not in free:
+        raise _busy(cluster, "registered again")
+    run = runs.start_run(session, plan, now, policy)
+    changes: dict[str, Any] = {"run_id": run.id}
+    if cluster.state is ClusterState.ERROR:
+        changes |= {"state": ClusterState.REGISTERING, "state_reason": "", "failures": 0,
+                    "failed_at": [], "next_try_at": None, "not_available_since": None}  # fmt: skip
+    store_changes(session, cluster, now, **changes)
+    return get_cluster(session, cluster.id), run
+
+
+def note_contact(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    failure: str | None,
+    policy: ContactPolicy,
+    now: int,
+) -> Cluster:
+    """Store whether a cluster answered; None says that it did.
+
+    A state changes only where a look may change it; a change is an event and wakes the scheduler.
+    """
+    cluster = get_cluster(session, cluster_id)
+    if failure is None:
+        changes = decide_reached(cluster)
+    else:
+        changes = decide_unreached(cluster, failure, now, policy)
+    state = changes.pop("state", cluster.state)
+    reason = changes.pop("state_reason", cluster.state_reason)
+    if state is not cluster.state:
+        _move(session, cluster, state, reason, now, **changes)
+    elif changes or reason != cluster.state_reason:
+        store_changes(session, cluster, now, state_reason=reason, **changes)
+    return get_cluster(session, cluster_id)
+
+
+def note_look(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    failure: str | None,
+    checks: tuple[HealthCheck, ...],
+    policy: ContactPolicy,
+    now: int,
+) -> None:
+    """Store what a look found: whether it answered, and each check; changes are events."""
+    cluster = note_contact(session, cluster_id, failure, policy, now)
+    before = {check.kind: check.verdict for check in cluster.health}
+    rows = [[c.kind, c.verdict, c.message, c.checked_at] for c in checks]
+    store_changes(session, cluster, now, health=rows)
+    for check in checks:
+        if before.get(check.kind, check.verdict) != check.verdict:
+            said = f"{check.kind} of {cluster.name} is {check.verdict}. {check.message}".strip()
+            data = {"kind": check.kind, "verdict": check.verdict, "before": before[check.kind]}
+            announce(session, cluster, "cluster.health_changed", said, now, data=data)
+
+
+def note_addon(session: WriteSession, status: AddonStatus) -> None:
+    """Store what became of an add-on; an event where that is new."""
+    known = {each.name: each for each in repository.list_addons(session, status.cluster_id)}
+    before = known.get(status.name)
+    repository.store_addon(session, status)
+    if before is None or (before.state, before.message) != (status.state, status.message):
+        cluster = get_cluster(session, status.cluster_id)
+        said = f"Add-on {status.name} on {cluster.name}: {status.state}. {status.message}".strip()
+        data = {"addon": status.name, "state": status.state, "version": status.chart_version}
+        announce(session, cluster, "cluster.addon", said, status.updated_at, data=data)
+
+
+def list_addons(session: ReadSession, key: UUID | str) -> tuple[AddonStatus, ...]:
+    """Return what became of each add-on, by name."""
+    return repository.list_addons(session, get_cluster(session, key).id)
+
+
+def start_deletion(
+    session: WriteSession,
+    key: UUID | str,
+    plan: RunPlan,
+    policy: RunPolicy,
+    actor: str,
+    now: int,
+) -> tuple[Cluster, Run]:
+    """Let nothing new start on a cluster and have a run drain and remove it.
+
+    Raises:
+        ClusterBusy: If it is being deleted already, or is none that was registered.
+    """
+    cluster = get_cluster(session, key)
+    if cluster.kind != KUBERNETES or cluster.state is ClusterState.DELETING:
+        raise _busy(cluster, "deleted")
+    if cluster.state is ClusterState.REGISTERING and cluster.run_id is not None:
+        runs.cancel_run(session, cluster.run_id, now)
+    run = runs.start_run(session, plan, now, policy)
+    said = f"{actor} deletes it."
+    _move(session, cluster, ClusterState.DRAINING, said, now, actor=actor, run_id=run.id)
+    return get_cluster(session, cluster.id), run
+
+
+def begin_removal(session: WriteSession, cluster_id: ClusterId, now: int) -> Cluster:
+    """Say that a cluster is empty and is being removed; again, changes nothing."""
+    cluster = get_cluster(session, cluster_id)
+    if cluster.state is ClusterState.DRAINING:
+        _move(session, cluster, ClusterState.DELETING, "Nothing of ours runs there any more.", now)
+    return get_cluster(session, cluster_id)
+
+
+def remove(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
+    """Delete a cluster's credentials, keys and add-ons; its row stays for what it did.
+
+    Its name is free again at once; jobs and the ledger keep telling of it by its id.
+    """
+    cluster = get_cluster(session, cluster_id)
+    if cluster.deleted_at is not None:
+        return
+    repository.delete_credential(session, cluster_id)
+    repository.revoke_keys(session, cluster_id, now)
+    repository.delete_addons(session, cluster_id)
+    tail = f"~{cluster.id.hex[-8:]}"
+    name = cluster.name[: MAX_NAME_CHARS - len(tail)] + tail
+    store_changes(session, cluster, now, name=name, deleted_at=now, gpu_shapes={}, health=[])
+    announce(session, cluster, "cluster.deleted", f"Cluster {cluster.name} was deleted.", now)
+
+
+def _busy(cluster: Cluster, verb: str) -> ClusterBusy:
+    if cluster.kind != KUBERNETES:
+        return ClusterBusy(
+            f"{cluster.name} is a {cluster.kind} cluster, which was not registered.",
+            fix="Freeze it to let nothing start there.",
+        )
+    return ClusterBusy(
+        f"{cluster.name} is {cluster.state} and cannot be {verb} now.",
+        fix="Wait for its run to end, or look at it: gpuplane clusters show.",
+    )
+
+
+def _move(
+    session: WriteSession,
+    cluster: Cluster,
+    state: ClusterState,
+    reason: str,
+    now: int,
+    actor: str = "system",
+    **changes: Any,
+) -> None:
+    store_changes(session, cluster, now, state=str(state), state_reason=reason, **changes)
+    said = f"{cluster.name} is {state}{': ' + reason if reason else ''}"
+    data = {"from": str(cluster.state), "to": str(state)}
+    announce(session, cluster, f"cluster.{state.lower()}", said, now, actor, data)
+    session.wake("scheduler")
+    session.wake("inventory")

@@ -1,0 +1,53 @@
+"""Settings of registered clusters: how they are looked at and what is installed in them."""
+
+from dataclasses import dataclass
+
+from gpuplane.entry.described import setting
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Clusters that are registered by kubeconfig."""
+
+    look_s: float = setting(15.0, "seconds", "how often each is asked whether it is well",
+                            within=(0.05, 86_400))  # fmt: skip
+    call_s: float = setting(10.0, "seconds", "how long one may take to answer all of a look",
+                            within=(0.1, 600))  # fmt: skip
+    tries: int = setting(3, "tries", "after so many more that fail it is ERROR", within=(0, 100))
+    retry_base_s: float = setting(
+        30.0, "seconds", "before the first of them; each waits twice as long", within=(0.05, 86_400)
+    )
+    breaker_failures: int = setting(
+        5, "failures", "so many within the window open the breaker", within=(1, 100)
+    )
+    breaker_window_s: float = setting(300.0, "seconds", "within which they count",
+                                      within=(1, 86_400))  # fmt: skip
+    breaker_open_s: float = setting(
+        300.0, "seconds", "how long an open breaker lets nothing through", within=(1, 86_400)
+    )
+    helm: str = setting(
+        "", "path or name of the binary", "what installs add-ons; without it none is installed"
+    )
+    charts: str = setting(
+        "", "folder", "charts as <name>-<version>.tgz, taken before the network's"
+    )
+    addons: str = setting(
+        "", "names with commas between", "the add-ons that may be installed; all when it is empty"
+    )
+    nfd_detection_timeout_s: float = setting(
+        30.0, "seconds", "how long node labels are waited for, each of two times",
+        within=(0.05, 3_600),
+    )  # fmt: skip
+    hami_scheduler_port: int = setting(
+        31_993, "TCP port", "where HAMi's scheduler tells its metrics", within=(1, 65_535)
+    )
+    hami_utilization_threshold: int = setting(
+        80, "percent", "a GPU in use beyond it takes no further share", within=(0, 100)
+    )
+    enable_hami_metrics: bool = setting(False, "true or false", "whether they are collected")
+    receiver: str = setting(
+        "", "URL, empty for none", "where clusters write their metrics to; off until it is set"
+    )
+    registrations_per_minute: int = setting(
+        10, "calls per user, 0 for no limit", "each reaches out to a cluster", within=(0, 100_000)
+    )

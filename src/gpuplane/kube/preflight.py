@@ -1,0 +1,189 @@
+"""Looks at a cluster before it is registered: is it reached, new enough, and may we do our work.
+
+Owns the list of rights that the product needs and why. Asks only; changes nothing in a cluster.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gpuplane.kube import kinds
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kinds import Kind
+
+OLDEST = (1, 29)
+"""Kueue's own requirement, and the first with every field of Jobs that is used here."""
+REVIEWS_AT_ONCE = 10
+READ = ("get", "list", "watch")
+WRITE = ("create", "patch", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Verbs on a kind, and what they are needed for."""
+
+    kind: Kind
+    verbs: tuple[str, ...]
+    reason: str
+    subresource: str | None = None
+    is_required: bool = True
+
+    @property
+    def resource(self) -> str:
+        """Return the resource as RBAC names it."""
+        name = (
+            self.kind.plural
+            if self.subresource is None
+            else f"{self.kind.plural}/{self.subresource}"
+        )
+        return f"{name}.{self.kind.group}" if self.kind.group else name
+
+
+RIGHTS: tuple[Right, ...] = (
+    Right(kinds.NODE, READ, "nodes and their GPUs are read"),
+    Right(kinds.POD, (*READ, *WRITE), "jobs run in pods"),
+    Right(kinds.POD, ("get",), "output of jobs is read", "log"),
+    Right(kinds.POD, ("create",), "commands run beside a job", "exec"),
+    Right(kinds.POD, ("create",), "work is moved away by eviction", "eviction"),
+    Right(kinds.NAMESPACE, (*READ, *WRITE), "each tenant has a namespace"),
+    Right(kinds.CONFIG_MAP, (*READ, *WRITE), "each attempt has its record"),
+    Right(kinds.SECRET, (*READ, *WRITE), "secrets of jobs are handed over"),
+    Right(kinds.SERVICE, (*READ, *WRITE), "services and gangs have addresses"),
+    Right(kinds.SERVICE_ACCOUNT, (*READ, *WRITE), "tenants' jobs have an identity of their own"),
+    Right(kinds.PERSISTENT_VOLUME_CLAIM, READ, "volumes of jobs are checked"),
+    Right(kinds.EVENT, ("list", "watch"), "why a pod does not start is told"),
+    Right(kinds.JOB, (*READ, *WRITE), "batch and training jobs are Jobs"),
+    Right(kinds.DEPLOYMENT, (*READ, *WRITE), "services are Deployments"),
+    Right(kinds.NETWORK_POLICY, (*READ, *WRITE), "tenants are kept apart"),
+    Right(kinds.RESOURCE_QUOTA, (*READ, *WRITE), "tenants have limits"),
+    Right(kinds.LIMIT_RANGE, (*READ, *WRITE), "tenants have limits"),
+    Right(
+        kinds.HORIZONTAL_POD_AUTOSCALER, (*READ, *WRITE), "services scale", is_required=False
+    ),
+    Right(kinds.NODE, ("patch",), "nodes are cordoned in the cluster too", is_required=False),
+    Right(
+        kinds.CUSTOM_RESOURCE_DEFINITION, ("get", "create"), "add-ons are installed",
+        is_required=False,
+    ),
+    Right(kinds.CLUSTER_ROLE, ("create", "bind", "escalate"), "add-ons are installed",
+          is_required=False),
+    Right(kinds.DAEMON_SET, (*READ, "create"), "add-ons are installed", is_required=False),
+)  # fmt: skip
+KUEUE_RIGHTS: tuple[Right, ...] = (
+    Right(kinds.RESOURCE_FLAVOR, (*READ, *WRITE), "quotas are written", is_required=False),
+    Right(kinds.CLUSTER_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
+    Right(kinds.LOCAL_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
+    Right(kinds.WORKLOAD, READ, "admission is seen", is_required=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right that the credentials do not have."""
+
+    verbs: tuple[str, ...]
+    resource: str
+    reason: str
+    is_required: bool
+
+    @property
+    def sentence(self) -> str:
+        """Return what is missing and what for."""
+        return f"{', '.join(self.verbs)} on {self.resource} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """What a look at a cluster found.
+
+    Attributes:
+        version: Such as `v1.34.4`.
+        number: (major, minor).
+        distribution: `kubernetes`, `openshift`, `eks`, `aks`, `gke`, `k3s`, `rke2`.
+        platform: `ON_PREM`, `EKS`, `AKS`, `GKE`.
+        kueue: The newest version of Kueue's API that is served, empty without Kueue.
+        missing: Rights that the credentials do not have, required ones first.
+    """
+
+    version: str
+    number: tuple[int, int]
+    distribution: str
+    platform: str
+    kueue: str
+    missing: tuple[MissingRight, ...]
+
+    @property
+    def is_too_old(self) -> bool:
+        """Return whether it is older than what is supported."""
+        return self.number < OLDEST
+
+    @property
+    def blockers(self) -> tuple[MissingRight, ...]:
+        """Return the missing rights without which nothing works."""
+        return tuple(right for right in self.missing if right.is_required)
+
+
+async def look_at(client: KubeClient, server: str) -> ClusterLook:
+    """Return what a cluster is and what the credentials may not do there.
+
+    Raises:
+        KubeError: If it does not answer or does not know the credentials.
+    """
+    version = await client.version()
+    is_openshift = await client.served("security.openshift.io") is not None
+    kueue = await client.served("kueue.x-k8s.io")
+    wanted = (*RIGHTS, *KUEUE_RIGHTS) if kueue is not None else RIGHTS
+    distribution = "openshift" if is_openshift else distribution_of(version.text, server)
+    return ClusterLook(
+        version=version.text,
+        number=(version.major, version.minor),
+        distribution=distribution,
+        platform=_PLATFORMS.get(distribution, "ON_PREM"),
+        kueue="" if kueue is None else kueue.preferred,
+        missing=await find_missing(client, wanted),
+    )
+
+
+_PLATFORMS = {"eks": "EKS", "aks": "AKS", "gke": "GKE"}
+_VERSION_MARKS = (("-eks-", "eks"), ("-gke.", "gke"), ("+k3s", "k3s"), ("+rke2", "rke2"))
+_HOSTS = (
+    (re.compile(r"\.eks\.amazonaws\.com(\.cn)?$"), "eks"),
+    (re.compile(r"\.azmk8s\.io$"), "aks"),
+)
+
+
+def distribution_of(version: str, server: str) -> str:
+    """Return who built a cluster, by its version's suffix, else by its server's name."""
+    for mark, name in _VERSION_MARKS:
+        if mark in version:
+            return name
+    host = urlsplit(server).hostname or ""
+    return next((name for pattern, name in _HOSTS if pattern.search(host)), "kubernetes")
+
+
+async def find_missing(client: KubeClient, wanted: Sequence[Right]) -> tuple[MissingRight, ...]:
+    """Return the rights that the credentials do not have in all namespaces, required ones first."""
+    gate = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    async def denied(right: Right, verb: str) -> bool:
+        async with gate:
+            return not await client.can_i(verb, right.kind, subresource=right.subresource)
+
+    asked = [(right, verb) for right in wanted for verb in right.verbs]
+    answers = await asyncio.gather(*(denied(right, verb) for right, verb in asked))
+    found = [
+        MissingRight(tuple(verbs), right.resource, right.reason, right.is_required)
+        for right in wanted
+        if (verbs := list(_denied_verbs(right, asked, answers)))
+    ]
+    return tuple(sorted(found, key=lambda each: not each.is_required))
+
+
+def _denied_verbs(
+    right: Right, asked: Sequence[tuple[Right, str]], answers: Sequence[bool]
+) -> Iterable[str]:
+    for (one, verb), is_denied in zip(asked, answers, strict=True):
+        if one is right and is_denied:
+            yield verb

@@ -1,0 +1,1 @@
+"""Clusters outside: the steps of their registration and deletion, their add-ons, their health."""

@@ -1,0 +1,326 @@
+"""The steps that bring add-ons in, one Helm operation a cluster at a time.
+
+A chart that cannot be had, or an add-on that will not come up, is stored with its reason and told
+by name; the registration goes on without it.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import AddonStatus, Cluster, ClusterKey
+from gpuplane.kit.ids import new_id
+from gpuplane.kube import kinds
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.helm import Chart, Helm, HelmError, Release
+from gpuplane.loops.clusters.catalogue import (
+    Addon,
+    Decision,
+    Situation,
+    addons_of,
+    compute_values,
+    decide,
+    load_addons,
+)
+from gpuplane.loops.clusters.registering import load_facts, summarise
+from gpuplane.loops.clusters.tools import ClusterTools
+
+TRIES = 3
+"""The first and two more (11.2); the plan spaces them 60 s apart."""
+GIVES_UP_AT_ONCE = frozenset(
+    {
+        "NoBinary",
+        "ChartNotAvailable",
+        "InvalidValues",
+        "ChartFailed",
+        "Forbidden",
+        "Unauthorized",
+        "NoSuchKind",
+    }
+)
+"""What another try does not mend."""
+HELM_S = 600.0
+NFD_TRIES = 2
+KEY_SECRET = "gpuplane-metrics-key"
+SCC_ROLE = "system:openshift:scc:privileged"
+
+_queues: defaultdict[ClusterId, asyncio.Lock] = defaultdict(asyncio.Lock)
+"""Helm changes of one cluster, one after the other; other clusters do not wait for them."""
+
+Work = Callable[[ClusterTools, Cluster, Mapping[str, Any], StepCall], Awaitable[Answer]]
+
+
+def make_step(name: str) -> Work:
+    """Return the work of one step that brings add-ons in."""
+
+    async def run(
+        tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+    ) -> Answer:
+        if name == "deploy_nfd" and call.state is not None:
+            return await _await_labels(tools, cluster, call)
+        addons = addons_of(name)
+        wanted = given.get("addons")
+        names = frozenset(wanted) if wanted is not None else None
+        if tools.addons.names:
+            names = frozenset(tools.addons.names) & (names or frozenset(tools.addons.names))
+        outcome: dict[str, str] = {}
+        for addon in addons:
+            status = await bring_in(tools, cluster, addon, names, call.attempt)
+            if isinstance(status, Failed):
+                return status
+            outcome[addon.name] = f"{status.state}. {status.message}".strip()
+        if name == "deploy_nfd" and outcome.get("nfd", "").startswith("installed"):
+            return _sleep_for_labels(tools, 1)
+        return Completed(outcome, message="; ".join(f"{k}: {v}" for k, v in outcome.items()))
+
+    return run
+
+
+async def bring_in(
+    tools: ClusterTools,
+    cluster: Cluster,
+    addon: Addon,
+    wanted: frozenset[str] | None,
+    attempt: int,
+) -> AddonStatus | Failed:
+    """Bring one add-on in where it fits, store what became of it, or ask for another try."""
+    if wanted is not None and addon.name not in wanted:
+        return await _note(tools, cluster, addon, "left_out", "It was not asked for.")
+    if not tools.addons.helm:
+        return await _note(tools, cluster, addon, "left_out", "No helm is set on this server.")
+    try:
+        async with _queues[cluster.id]:
+            helm = await tools.helm(cluster)
+            seen = await look(tools, cluster, helm, wanted)
+            return await _act(
+                tools, cluster, addon, decide(addon, seen, await _adopted(tools, cluster)), helm
+            )
+    except HelmError as error:
+        if error.reason not in GIVES_UP_AT_ONCE and attempt < TRIES:
+            return Failed(f"Helm{error.reason}", f"{addon.name}: {error.message}")
+        return await _note(tools, cluster, addon, "failed", _told(addon, error))
+
+
+async def look(
+    tools: ClusterTools, cluster: Cluster, helm: Helm, wanted: frozenset[str] | None
+) -> Situation:
+    """Return what decides about add-ons on a cluster."""
+    facts = await load_facts(tools, cluster)
+    releases = tuple(await helm.list())
+    groups = {addon.served for addon in load_addons() if addon.served}
+    async with tools.client(cluster) as client:
+        served = {group for group in sorted(groups) if await client.served(group) is not None}
+    in_place = {
+        addon.name
+        for addon in load_addons()
+        if addon.served in served or any(addon.is_chart_of(release) for release in releases)
+    }
+    return Situation(
+        kubernetes_version=cluster.kubernetes_version,
+        distribution=cluster.distribution,
+        vendors=frozenset(summarise(facts)),
+        served=frozenset(served),
+        releases=releases,
+        wanted=wanted,
+        in_place=frozenset(in_place),
+        has_receiver=bool(tools.addons.receiver),
+    )
+
+
+async def _act(
+    tools: ClusterTools, cluster: Cluster, addon: Addon, decision: Decision, helm: Helm
+) -> AddonStatus:
+    release = decision.release
+    if decision.verb == "leave_out":
+        return await _note(tools, cluster, addon, "left_out", decision.reason)
+    if decision.verb == "present":
+        said = f"{decision.reason} `gpuplane clusters adopt` takes it over."
+        return await _note(tools, cluster, addon, "present", said, release)
+    state = "installed"
+    if release is not None and (release.namespace, release.name) != (
+        addon.namespace,
+        addon.release,
+    ):
+        state = "adopted"
+    if decision.verb == "keep":
+        return await _note(tools, cluster, addon, state, "", release)
+    values = compute_values(addon, asdict(tools.addons))
+    if addon.name == "prometheus" and tools.addons.receiver:
+        values |= {"prometheus": await _remote_write(tools, cluster, addon)}
+    if cluster.distribution == "openshift" and addon.openshift.scc:
+        async with tools.client(cluster) as client:
+            await grant_scc(client, addon)
+    made = await helm.upgrade_install(
+        addon.release if release is None else release.name,
+        addon.namespace if release is None else release.namespace,
+        chart_of(addon, tools.addons.charts),
+        values,
+        timeout_s=HELM_S,
+    )
+    return await _note(tools, cluster, addon, state, "", made)
+
+
+async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonStatus | Failed:
+    """Take over what is installed already: a release as it is, objects without one by Helm."""
+    try:
+        async with _queues[cluster.id]:
+            helm = await tools.helm(cluster)
+            for release in await helm.list():
+                if addon.is_chart_of(release):
+                    said = "It is brought to the pinned version by the next registration."
+                    kept = release.chart != f"{addon.chart_name}-{addon.version}"
+                    return await _note(
+                        tools, cluster, addon, "adopted", said if kept else "", release
+                    )
+            made = await helm.upgrade_install(
+                addon.release,
+                addon.namespace,
+                chart_of(addon, tools.addons.charts),
+                compute_values(addon, asdict(tools.addons)),
+                timeout_s=HELM_S,
+                take_ownership=True,
+            )
+            return await _note(tools, cluster, addon, "adopted", "", made)
+    except HelmError as error:
+        return Failed(f"Helm{error.reason}", _told(addon, error), is_final=True)
+
+
+def chart_of(addon: Addon, folder: str) -> Chart:
+    """Return where a chart is: the file of this version in the folder, else the network."""
+    if folder:
+        path = Path(folder) / f"{addon.chart_name}-{addon.version}.tgz"
+        if path.is_file():
+            return Chart(str(path))
+    if not addon.repo and not addon.chart.startswith("oci://"):
+        raise HelmError(
+            "ChartNotAvailable",
+            f"{addon.chart} is in no repository; put {addon.chart_name}-{addon.version}.tgz into "
+            "the folder of GPUPLANE_CLUSTERS_CHARTS.",
+        )
+    return Chart(addon.chart, addon.version, addon.repo or None)
+
+
+async def grant_scc(client: KubeClient, addon: Addon) -> None:
+    """Let an add-on's accounts use OpenShift's privileged constraints, in its namespace alone."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": addon.namespace}}
+    await client.apply(namespace)
+    await client.apply(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": f"gpuplane-{addon.name}-scc", "namespace": addon.namespace},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": SCC_ROLE,
+            },
+            "subjects": [
+                {"kind": "ServiceAccount", "name": name, "namespace": addon.namespace}
+                for name in addon.openshift.scc
+            ],
+        }
+    )
+
+
+async def _remote_write(tools: ClusterTools, cluster: Cluster, addon: Addon) -> dict[str, Any]:
+    """Return the values that make Prometheus write to the receiver, with a key of the cluster."""
+    async with tools.client(cluster) as client:
+        if await client.find(kinds.SECRET, KEY_SECRET, addon.namespace) is None:
+            await _hand_over_key(tools, cluster, client, addon.namespace)
+    write = {
+        "url": tools.addons.receiver,
+        "authorization": {"credentials": {"name": KEY_SECRET, "key": "key"}},
+    }
+    labels = {"cluster": cluster.name, "cluster_id": str(cluster.id)}
+    return {"prometheusSpec": {"remoteWrite": [write], "externalLabels": labels}}
+
+
+async def _hand_over_key(
+    tools: ClusterTools, cluster: Cluster, client: KubeClient, namespace: str
+) -> None:
+    """Issue a key of the cluster and put it where its Prometheus reads it, and nowhere else."""
+    plain = "gpc_" + secrets.token_urlsafe(32)
+    now = tools.clock.now_ms()
+    key = ClusterKey(
+        id=new_id(),
+        cluster_id=cluster.id,
+        key_hash=hashlib.sha256(plain.encode()).hexdigest(),
+        hint=plain[:11],
+        issued_at=now,
+        issued_by="system",
+    )
+    await tools.database.write(
+        "clusters.issue_key", lambda s: clusters.issue_key(s, cluster.id, key)
+    )
+    await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    await client.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": KEY_SECRET, "namespace": namespace},
+            "stringData": {"key": plain},
+        }
+    )
+
+
+def _sleep_for_labels(tools: ClusterTools, number: int) -> Sleeping:
+    until = tools.clock.now_ms() + tools.addons.nfd_wait_ms
+    return Sleeping(until, {"look": number}, "Waiting for the labels of its nodes.")
+
+
+async def _await_labels(tools: ClusterTools, cluster: Cluster, call: StepCall) -> Answer:
+    """Look whether nodes have labels; after two looks go on by what else tells."""
+    facts = await load_facts(tools, cluster)
+    if any(each.nfd_detected for each in facts):
+        labelled = sum(each.nfd_detected for each in facts)
+        return Completed({"nfd": "installed", "labelled": labelled})
+    number = int(call.state["look"])
+    if number < NFD_TRIES:
+        return _sleep_for_labels(tools, number + 1)
+    waited = NFD_TRIES * tools.addons.nfd_wait_ms // 1000
+    said = f"No node had labels after {waited} s; hardware is told by what else there is."
+    return Completed({"nfd": "installed", "labelled": 0, "warning": said}, message=said)
+
+
+async def _adopted(tools: ClusterTools, cluster: Cluster) -> frozenset[str]:
+    known = await tools.database.read(lambda s: clusters.list_addons(s, cluster.id))
+    return frozenset(
+        f"{each.namespace}/{each.release_name}" for each in known if each.state == "adopted"
+    )
+
+
+def _told(addon: Addon, error: HelmError) -> str:
+    if error.reason == "ChartNotAvailable":
+        return f"The chart {addon.chart} {addon.version} cannot be had: {error.message}"
+    return f"{error.reason}: {error.message}"
+
+
+async def _note(
+    tools: ClusterTools,
+    cluster: Cluster,
+    addon: Addon,
+    state: str,
+    message: str,
+    release: Release | None = None,
+) -> AddonStatus:
+    status = AddonStatus(
+        cluster_id=cluster.id,
+        name=addon.name,
+        state=state,
+        release_name=addon.release if release is None else release.name,
+        namespace=addon.namespace if release is None else release.namespace,
+        chart=addon.chart_name,
+        chart_version=addon.version if release is None else release.chart.rpartition("-")[2],
+        message=message[:1_000],
+        updated_at=tools.clock.now_ms(),
+    )
+    await tools.database.write("clusters.note_addon", lambda s: clusters.note_addon(s, status))
+    return status

@@ -1,0 +1,138 @@
+"""The steps that delete a cluster: drained, left clean of what is ours, forgotten."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.core.reasons import Word
+from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Attempt
+from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT
+from gpuplane.kit.errors import ProductError
+from gpuplane.kit.ids import new_id
+from gpuplane.kube import kinds
+from gpuplane.kube.connections import BadKubeconfig
+from gpuplane.kube.errors import KubeError
+from gpuplane.loops.clusters.addons import KEY_SECRET
+from gpuplane.loops.clusters.catalogue import find_addon
+from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.inventory import store_nodes
+
+log = logging.getLogger("gpuplane.clusters")
+
+LOOK_MS = 2_000
+GIVE_UP_MS = 60_000
+"""With force: what was not seen to end by then is taken as lost; the cluster may not answer."""
+CALL_S = 30.0
+CLUSTER_LABEL = "gpuplane.io/cluster-id"
+OURS = (kinds.JOB, kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.SECRET)
+"""Kinds of which objects with the cluster's label are ours, in the order in which they go."""
+
+
+async def drain(
+    tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+) -> Answer:
+    """Move the work away, look again until none is left."""
+    now = tools.clock.now_ms()
+    began = int(call.state["began"]) if call.state else now
+    until = began + int(given["wait_s"]) * 1000
+    force = bool(given["force"])
+    emptied = await tools.database.write(
+        "jobs.empty_cluster",
+        partial(
+            jobs.empty_cluster,
+            cluster_id=cluster.id,
+            began=began,
+            until=until,
+            force=force,
+            now=now,
+        ),
+    )
+    if tools.ask_checkpoint is not None:
+        for attempt in emptied.to_checkpoint:
+            await tools.ask_checkpoint(attempt)
+    if force and now - began > GIVE_UP_MS and emptied.open:
+        await _lose(tools, emptied.open, now)
+    if emptied.open:
+        count = len(emptied.open)
+        said = f"{count} {'job runs' if count == 1 else 'jobs run'} there."
+        return Sleeping(now + LOOK_MS, {"began": began}, said)
+    await tools.database.write(
+        "clusters.begin_removal", partial(clusters.begin_removal, cluster_id=cluster.id, now=now)
+    )
+    return Completed({"began": began})
+
+
+async def _lose(tools: ClusterTools, attempts: tuple[Attempt, ...], now: int) -> None:
+    """Take attempts as lost, as whoever forced the deletion was told."""
+    seen = [
+        ReplicaObservation(
+            ref=AttemptRef(attempt.id, attempt.epoch),
+            rank=replica.rank,
+            phase=Phase.LOST,
+            ended_at=now,
+            reason=str(Word.SUPERVISOR_LOST),
+            message="Its cluster was deleted by force and did not say how it ended.",
+        )
+        for attempt in attempts
+        for replica in attempt.replicas
+    ]
+    await tools.database.write(
+        "jobs.take_in",
+        partial(
+            jobs.take_in,
+            seen=seen,
+            seal=lambda text: tools.sealing.seal(text.encode(), OUTPUTS_CONTEXT),
+            chance=lambda: 0.0,
+            now=now,
+        ),
+    )
+
+
+async def release(
+    tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+) -> Answer:
+    """Remove what is ours in the cluster; add-ons stay, for others may use them."""
+    try:
+        async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
+            removed = 0
+            labels = {CLUSTER_LABEL: str(cluster.id)}
+            for kind in OURS:
+                for found in await client.list(kind, labels=labels):
+                    about = found["metadata"]
+                    await client.delete(kind, about["name"], about.get("namespace"))
+                    removed += 1
+            prometheus = find_addon("prometheus")
+            if prometheus is not None:
+                await client.delete(kinds.SECRET, KEY_SECRET, prometheus.namespace)
+    except (KubeError, ProductError, BadKubeconfig, TimeoutError, OSError) as error:
+        said = f"What is ours in {cluster.name} could not be removed: {error}"
+        if given["force"]:
+            return Completed({"removed": 0, "warning": said}, message=said)
+        return Failed("ClusterUnreachable", f"{said} Delete it with force to forget it anyway.")
+    known = await tools.database.read(lambda s: clusters.list_addons(s, cluster.id))
+    left = sorted(each.name for each in known if each.state in ("installed", "adopted"))
+    return Completed({"removed": removed, "addons_left": left})
+
+
+async def forget(
+    tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+) -> Answer:
+    """Delete credentials and keys, mark nodes and devices absent, cancel what waits for it."""
+    now = tools.clock.now_ms()
+
+    def unit(session: WriteSession) -> int:
+        store_nodes(session, cluster.id, (), new_id, now)
+        cancelled = jobs.end_pinned(session, cluster.id, cluster.name, now)
+        clusters.remove(session, cluster.id, now)
+        return cancelled
+
+    cancelled = await tools.database.write("clusters.remove", unit)
+    return Completed({"cancelled_jobs": cancelled})

@@ -13,7 +13,7 @@ from rig.binaries import BinariesUnavailable, ensure_binaries, find_binaries
 from rig.keepers import ensure_kept, keep_rig, stop_keeper
 from rig.nodes import MACHINES, parse_nodes
 from rig.processes import RigFailed
-from rig.rigs import DEFAULT_NODES, DEFAULT_PROCESS_NODES, RigPlan, find_rig
+from rig.rigs import DEFAULT_NODES, DEFAULT_PROCESS_NODES, RigPlan, find_rig, list_dead_parts
 
 DESCRIPTION = "A real Kubernetes without containers: for tests and for trying things out."
 
@@ -123,6 +123,9 @@ def _status(chosen: argparse.Namespace) -> int:
         return 1
     for name, path in state["kubeconfigs"].items():
         print(f"{name}: {path}")
+    for part in list_dead_parts(state):
+        cluster, _, program = part.partition("/")
+        print(f"{part} ended; its log: {chosen.folder / cluster / 'logs' / program}.log")
     kubectl = find_binaries()["kubectl"]
     print(f"try: KUBECONFIG={state['kubeconfigs']['manager']} {kubectl} get nodes")
     return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 STOP_S = 10.0  # API server and etcd drain for a moment; nothing here is worth waiting longer
 POLL_S = 0.05
 LOG_TAIL_CHARACTERS = 3_000
+PORTS = range(20_000, 32_000)
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _prctl = ctypes.CDLL(None).prctl
@@ -142,10 +144,19 @@ def is_alive(pid: int) -> bool:
 
 
 def find_free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that nobody listens on at this moment.
+
+    It lies below the ports that Linux gives to outgoing connections: one of those could take it
+    while its server is killed and not yet started again.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def is_listening(port: int) -> bool:

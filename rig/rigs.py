@@ -98,7 +98,11 @@ class Rig:
 
     def _write_state(self) -> None:
         kubeconfigs = {name: str(cluster.kubeconfig) for name, cluster in self.clusters.items()}
-        state: Object = {"pid": os.getpid(), "kubeconfigs": kubeconfigs}
+        parts = {
+            name: {part.name: part.process.pid for part in cluster.parts.values() if part.process}
+            for name, cluster in self.clusters.items()
+        }
+        state: Object = {"pid": os.getpid(), "kubeconfigs": kubeconfigs, "parts": parts}
         fresh = self.folder / f"{STATE}.new"
         fresh.write_text(json.dumps(state))
         fresh.replace(self.folder / STATE)
@@ -109,12 +113,22 @@ class Rig:
 
 
 def find_rig(folder: Path) -> Object | None:
-    """Return what a running rig wrote about itself (`pid`, `kubeconfigs`), or None."""
+    """Return what a running rig wrote about itself (`pid`, `kubeconfigs`, `parts`), or None."""
     try:
         state: Object = json.loads((folder / STATE).read_text())
     except (OSError, ValueError):
         return None
     return state if is_alive(state["pid"]) else None
+
+
+def list_dead_parts(state: Object) -> list[str]:
+    """Return the parts of a running rig that ended, as `cluster/part`."""
+    return [
+        f"{cluster}/{part}"
+        for cluster, parts in state["parts"].items()
+        for part, pid in parts.items()
+        if not is_alive(pid)
+    ]
 
 
 def clean_folder(folder: Path, keep: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-// The streaming half of the rig's kubelet: logs, exec and attach-free streams of process nodes.
+// The streaming half of the rig's kubelet: logs and exec of process nodes.
 //
 // The API server sends `kubectl logs` and `kubectl exec` to the node's kubelet, over HTTPS and
 // SPDY or WebSocket. The protocols are those of Kubernetes' own libraries, used here as they are;

@@ -233,6 +233,8 @@ def test_a_rig_kept_by_hand_leaves_nothing(tmp_path: Path, ending: str) -> None:
     assert again.stdout == started.stdout  # the one that runs, not another
     state = find_rig(folder)
     assert state is not None
+    os.kill(state["parts"]["manager"]["kwok"], signal.SIGKILL)
+    wait_until(lambda: "manager/kwok ended; its log: " in run("status").stdout, "its end is said")
     try:
         assert processes_of(folder)
     finally:

@@ -51,6 +51,7 @@ def secret_file(data: bytes) -> Iterator[SecretFile]:
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("secret", os.MFD_CLOEXEC)
         try:
+            os.fchmod(number, 0o600)
             _write(number, data)
             yield SecretFile(f"/proc/self/fd/{number}", number)
         finally:
@@ -108,13 +109,15 @@ async def run_program(
     try:
         async with asyncio.timeout(timeout_s):
             _, stdout, stderr = await asyncio.gather(
-                _feed(process, stdin), _take(process.stdout), _last(process.stderr)
+                _feed(process, stdin), _take(process), _last(process.stderr)
             )
             code = await process.wait()
     except TimeoutError:
         raise OutOfTime(f"It had not ended after {timeout_s:g} s.") from None
     finally:
         await _end(process)
+    if len(stdout) > STDOUT_BYTES:
+        raise TooMuchSaid(f"It wrote more than {STDOUT_BYTES} bytes.")
     return Ended(code, stdout, stderr)
 
 
@@ -127,13 +130,18 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
         await process.stdin.wait_closed()
 
 
-async def _take(stream: asyncio.StreamReader | None) -> bytes:
-    assert stream is not None
+async def _take(process: asyncio.subprocess.Process) -> bytes:
+    """Return what it writes; ends it when that is too much, and reads on to the end all the same.
+
+    A pipe that nobody empties would keep the program from being waited for.
+    """
+    assert process.stdout is not None
     found = bytearray()
-    while chunk := await stream.read(64 << 10):
-        found += chunk
-        if len(found) > STDOUT_BYTES:
-            raise TooMuchSaid(f"It wrote more than {STDOUT_BYTES} bytes.")
+    while chunk := await process.stdout.read(64 << 10):
+        if len(found) <= STDOUT_BYTES:
+            found += chunk
+            if len(found) > STDOUT_BYTES:
+                _signal(process, signal.SIGKILL)
     return bytes(found)
 
 
@@ -151,11 +159,16 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is not None:
         return
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        _signal(process, number)
         try:
             async with asyncio.timeout(END_WITHIN_S):
-                await process.wait()
+                await asyncio.gather(_last(process.stdout), _last(process.stderr), process.wait())
                 return
         except TimeoutError:
             continue
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal the program and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -29,6 +29,7 @@ def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
         try:
+            os.fchmod(number, 0o600)
             os.write(number, pem)
             context.load_cert_chain(f"/proc/self/fd/{number}", password=_no_password)
         finally:

@@ -196,8 +196,8 @@ class Answerer:
     def _take_in(self, view: "_Views", raw: msgspec.Raw) -> str:
         """Take in a node as it came, and return its name."""
         version = self._read.name_of(raw)
-        if not version.resourceVersion or self._versions.get(version.name) != (
-            version.resourceVersion
+        if not version.resource_version or self._versions.get(version.name) != (
+            version.resource_version
         ):
             document = msgspec.json.decode(raw)
             now = self._now()
@@ -209,7 +209,7 @@ class Answerer:
             except (ValueError, TypeError, AttributeError) as error:
                 raise BadBody(f"Nodes: {version.name}: {error}") from error
             view.state.put_node(record)
-            self._versions[version.name] = version.resourceVersion
+            self._versions[version.name] = version.resource_version
         return version.name
 
     def _filter_given(self, args: ExtenderArgs, pod: PodFacts | None) -> bytes:

@@ -49,11 +49,11 @@ class NodeList(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
-class ObjectName(msgspec.Struct, gc=False):
+class ObjectName(msgspec.Struct, rename="camel", gc=False):
     """Which version of which object."""
 
     name: str
-    resourceVersion: str = ""  # noqa: N815
+    resource_version: str = ""
 
 
 class Named(msgspec.Struct, gc=False):

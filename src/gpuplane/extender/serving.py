@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuplane.core.scheduling.policy import PlacementPolicy
+from gpuplane.core.topology.matrix import LinkMatrix
 from gpuplane.extender.answering import Answerer
 from gpuplane.extender.claiming import Claimer
 from gpuplane.extender.http import Limits, Request, Response, Server
@@ -79,6 +80,7 @@ class Extender:
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
+        self._began_at = self._clock.now_ms()
         self.metrics = Metrics()
         self.state = ClusterState(placement=settings.placement, hold_ms=settings.gang_hold_s * 1000)
         self.answerer = Answerer(self.state, self._clock.now_ms, self.metrics.note_refused)
@@ -158,7 +160,7 @@ class Extender:
         now = self._clock.now_ms()
         name = shape.metadata.name
 
-        def find(node: str, text: str | None, count: int):  # type: ignore[no-untyped-def]
+        def find(node: str, text: str | None, count: int) -> LinkMatrix | None:
             found = self._topologies.find(node, text, count, now)
             if self._topologies.next_look(node, text, count) is not None:
                 self._shapes[name] = shape
@@ -208,7 +210,8 @@ class Extender:
         return bool(
             pod.node
             and pod.is_judged
-            and pod.is_starting
+            # What runs since before has its GPUs already, and nobody told us which.
+            and (pod.is_starting or pod.bound_at >= self._began_at)
             and not pod.gpu_ids
             and (not served or pod.scheduler in served)
         )

@@ -160,7 +160,13 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             settings.loops.observer_s,
             lambda: parts.runner.wake(["inventory"]),
         ),
-        InventoryLoop(database, clock, parts.backends, settings.loops.inventory_s),
+        InventoryLoop(
+            database,
+            clock,
+            parts.backends,
+            settings.loops.inventory_s,
+            registered.make_refresh(parts.backends, cluster_tools),
+        ),
         RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
         _kueue_loop(parts),
         MonitorLoop(

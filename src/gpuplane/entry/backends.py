@@ -1,17 +1,26 @@
 """Builds the backend of each cluster; the only place that names a concrete one."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from gpuplane.backends.interface import Backend
+from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.settings import KubernetesSettings, VolumeSource
 from gpuplane.backends.local.backend import LocalBackend
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.backends.simulated.backend import SimulatedBackend
 from gpuplane.backends.simulated.fleet import Fleet
 from gpuplane.backends.simulated.loader import load_demo_fleet, load_fleet
 from gpuplane.core.ids import ClusterId
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import KUBERNETES, Cluster, ClusterState
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.errors import ProductError
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.connections import BadKubeconfig, Connection
+
+log = logging.getLogger("gpuplane.backends")
 
 
 class BackendRegistry:
@@ -24,6 +33,7 @@ class BackendRegistry:
         self._clock = clock
         self._seed = seed
         self._backends: dict[ClusterId, Backend] = {}
+        self._marks: dict[ClusterId, tuple[int, bool, str]] = {}
 
     def add(self, cluster: Cluster) -> Backend:
         """Build the backend of a cluster, once."""
@@ -45,6 +55,48 @@ class BackendRegistry:
         self._backends[cluster.id] = backend
         return backend
 
+    async def refresh(
+        self,
+        clusters: Sequence[Cluster],
+        numbers: Mapping[ClusterId, int],
+        connect: Callable[[Cluster], Awaitable[Connection]],
+    ) -> None:
+        """Bring the backends of registered clusters in step with what is stored.
+
+        One is made once its cluster can take work, made anew when its credentials or settings
+        changed, and let go when its cluster is gone. One that cannot be made hurts no other.
+
+        Args:
+            clusters: Every cluster.
+            numbers: The number of each one's credentials; it grows when they are replaced.
+            connect: Opens the credentials of a cluster.
+        """
+        wanted = {
+            each.id: (numbers[each.id], each.enable_master_node, repr(sorted(each.config.items())))
+            for each in clusters
+            if each.kind == KUBERNETES and each.id in numbers and is_served(each)
+        }
+        for cluster_id, mark in list(self._marks.items()):
+            if wanted.get(cluster_id) != mark:
+                del self._marks[cluster_id]
+                await self._stop(self._backends.pop(cluster_id))
+        for cluster in clusters:
+            if cluster.id not in wanted or cluster.id in self._backends:
+                continue
+            try:
+                connection = await connect(cluster)
+            except (ProductError, BadKubeconfig) as error:
+                log.warning("cluster %s cannot be served: %s", cluster.name, error)
+                continue
+            self._backends[cluster.id] = KubernetesBackend(
+                KubeClient(connection),
+                str(cluster.id),
+                self._home,
+                self._clock,
+                kubernetes_settings(cluster),
+            )
+            self._marks[cluster.id] = wanted[cluster.id]
+
     def find(self, cluster_id: ClusterId) -> Backend | None:
         """Return the backend of a cluster, or None when no part here serves it."""
         return self._backends.get(cluster_id)
@@ -53,12 +105,40 @@ class BackendRegistry:
         """Yield every (cluster, backend) of this process."""
         yield from list(self._backends.items())
 
+    async def stop(self) -> None:
+        """Let go of registered clusters; what runs goes on."""
+        for cluster_id in list(self._marks):
+            del self._marks[cluster_id]
+            await self._stop(self._backends.pop(cluster_id))
+
+    async def _stop(self, backend: Backend) -> None:
+        if isinstance(backend, KubernetesBackend):
+            await backend.stop()
+
     def close(self) -> None:
-        """Let go of every backend; what runs goes on."""
+        """Let go of the backends of this machine; what runs goes on."""
         for backend in self._backends.values():
             close = getattr(backend, "close", None)
             if close is not None:
                 close()
+
+
+def is_served(cluster: Cluster) -> bool:
+    """Return whether a registered cluster has come so far that work may run there."""
+    if cluster.state is ClusterState.ERROR:
+        return cluster.not_available_since is not None
+    return cluster.state is not ClusterState.REGISTERING
+
+
+def kubernetes_settings(cluster: Cluster) -> KubernetesSettings:
+    """Return the habits of a cluster's backend as its config says them."""
+    names = {each.name for each in fields(KubernetesSettings)}
+    told = {name: value for name, value in cluster.config.items() if name in names and value}
+    if "tolerates_control_plane" in names:
+        told["tolerates_control_plane"] = cluster.enable_master_node
+    if "volumes" in told:
+        told["volumes"] = {name: VolumeSource(**source) for name, source in told["volumes"].items()}
+    return KubernetesSettings(**told)
 
 
 def fleet_of(cluster: Cluster) -> Fleet:

@@ -1,6 +1,7 @@
 """Puts together what registered clusters need: tools and handlers of their runs, their loop."""
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
 from gpuplane.backends.kubernetes.inventory import observe_node
@@ -90,6 +91,17 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
                 reads_outputs=False,
                 at_once=HELM_AT_ONCE,
             )
+
+
+def make_refresh(backends: BackendRegistry, tools: ClusterTools) -> Callable[[], Awaitable[None]]:
+    """Return what brings the backends of this process in step with the clusters stored."""
+
+    async def refresh() -> None:
+        known = await tools.database.read(clusters.list_clusters)
+        numbers = await tools.database.read(clusters.list_credential_numbers)
+        await backends.refresh(known, numbers, tools.connection)
+
+    return refresh
 
 
 def make_loop(settings: ClusterSettings, tools: ClusterTools) -> ClustersLoop:

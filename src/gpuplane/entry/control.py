@@ -13,6 +13,7 @@ from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.schema import upgrade_schema
+from gpuplane.domains.clusters.service import KUBERNETES
 from gpuplane.domains.jobs.service import Surroundings
 from gpuplane.domains.runs.service import Handlers
 from gpuplane.entry.assembling import Parts, make_dependencies, make_loops, owner_name
@@ -29,6 +30,7 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
 from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
+from gpuplane.loops.inventory import InventoryLoop
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.runs.loop import RunsLoop
 
@@ -67,7 +69,8 @@ class ControlPlane:
             lambda s: ensure_first_start(s, now, digest, self.token[:12]),
         )
         for cluster in clusters:
-            self.backends.add(cluster)
+            if cluster.kind != KUBERNETES:
+                self.backends.add(cluster)
         self.database.on_commit(self.runner.wake)
         await self.loops["inventory"].run_once()
         self.runner.start()
@@ -89,6 +92,10 @@ class ControlPlane:
             await worker.stop()
         await self.parts.client.aclose()
         await self.parts.leases.release_all()
+        inventory = self.loops["inventory"]
+        if isinstance(inventory, InventoryLoop):
+            await inventory.stop()
+        await self.backends.stop()
         self.backends.close()
         self.parts.tracing.close()
         self.database.close()

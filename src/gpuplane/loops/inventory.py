@@ -1,7 +1,7 @@
 """The inventory: nodes, GPUs and availability of clusters, as their backends see them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -16,9 +16,15 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
+from gpuplane.loops.looks import Looks
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.inventory")
+
+LOOK_S = 10.0
+"""How long a turn waits for clusters; one that takes longer goes on without the turn."""
+RESYNC_MS = 180_000
+"""Nodes are compared as a whole and said to be seen at least so often."""
 
 
 class InventoryLoop:
@@ -27,20 +33,45 @@ class InventoryLoop:
     name = "inventory"
 
     def __init__(
-        self, database: Database, clock: Clock, backends: Backends, period_s: float = 10.0
+        self,
+        database: Database,
+        clock: Clock,
+        backends: Backends,
+        period_s: float = 10.0,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Make the loop."""
+        """Make the loop.
+
+        Args:
+            database: Where nodes are kept.
+            clock: The time.
+            backends: Who sees them.
+            period_s: How often it looks.
+            refresh: Brings backends in step with the clusters that are stored; before each look.
+        """
         self.period_s = period_s
+        self._refresh = refresh
+        self._looks = Looks("inventory")
         self._database = database
         self._clock = clock
         self._backends = backends
-        self._seen: dict[ClusterId, int] = {}
+        self._seen: dict[ClusterId, tuple[int, bool]] = {}
+        self._stored_at: dict[ClusterId, int] = {}
 
     async def run_once(self) -> bool:
         """Look at every cluster of this process; one that cannot be reached hurts no other."""
-        for cluster_id, backend in self._backends.items():
-            await self._look(cluster_id, backend)
+        if self._refresh is not None:
+            await self._refresh()
+        works = {
+            cluster_id: partial(self._look, cluster_id, backend)
+            for cluster_id, backend in self._backends.items()
+        }
+        await self._looks.run(works, LOOK_S)
         return False
+
+    async def stop(self) -> None:
+        """End looks under way."""
+        await self._looks.stop()
 
     async def _look(self, cluster_id: ClusterId, backend: Backend) -> None:
         now = self._clock.now_ms()
@@ -49,21 +80,28 @@ class InventoryLoop:
             seen = await backend.observe()
         except (BackendError, ProductError, OSError, TimeoutError) as error:
             log.warning("cluster %s cannot be looked at: %s", cluster_id, error)
+            if backend.kind == clusters.KUBERNETES:
+                return  # whether it answers is told by the loop of registered clusters
             await self._database.write(
                 "clusters.note_probe",
                 partial(_note, cluster_id=cluster_id, state=ClusterState.NOT_AVAILABLE,
                         reason=f"{type(error).__name__}: {error}", notes=(), now=now),
             )  # fmt: skip
             return
-        if self._seen.get(cluster_id) != seen.generation:
+        known = await self._database.read(lambda s: clusters.get_cluster(s, cluster_id))
+        mark = (seen.generation, known.enable_master_node)
+        is_due = now - self._stored_at.get(cluster_id, now) >= RESYNC_MS
+        if self._seen.get(cluster_id) != mark or is_due:
 
             def store(session: WriteSession) -> None:
                 store_nodes(session, cluster_id, seen.nodes, new_id, now)
 
             await self._database.write("nodes.sync_inventory", store)
-            self._seen[cluster_id] = seen.generation
+            self._seen[cluster_id] = mark
+            self._stored_at[cluster_id] = now
         state = ClusterState.AVAILABLE if probe.reachable else ClusterState.NOT_AVAILABLE
-        known = await self._database.read(lambda s: clusters.get_cluster(s, cluster_id))
+        if backend.kind == clusters.KUBERNETES:
+            state = known.state
         if (known.state, known.notes) != (state, probe.notes):
             await self._database.write(
                 "clusters.note_probe",
@@ -83,6 +121,7 @@ def store_nodes(
     cluster = clusters.get_cluster(session, cluster_id)
     if nodes.sync_inventory(session, cluster_id, seen, ids, now).any:
         session.wake("repartitioner")
+    nodes.note_synced(session, cluster_id, now)
     stored = nodes.list_nodes(session, cluster_id)
     placements.register_devices(session, stored, now, simulated=cluster.simulated)
 

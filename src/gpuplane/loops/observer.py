@@ -5,7 +5,7 @@ A watcher task per backend waits for changes and wakes the loop; the loop itself
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from gpuplane.backends.interface import (
@@ -14,6 +14,7 @@ from gpuplane.backends.interface import (
     ObservesChanges,
     Phase,
     ReplicaObservation,
+    Unavailable,
 )
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
@@ -21,6 +22,7 @@ from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
+from gpuplane.loops.looks import Looks
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.observer")
@@ -28,6 +30,8 @@ log = logging.getLogger("gpuplane.observer")
 BATCH = 200
 """Observations taken in by one unit: bounds how long it holds the writer."""
 WATCH_S = 5.0
+LOOK_S = 10.0
+"""How long a turn waits for clusters; one that takes longer goes on without the turn."""
 LOST_AFTER_MS = 15_000
 """An ensured attempt that its backend does not know is lost after this: it was forgotten."""
 
@@ -68,31 +72,49 @@ class ObserverLoop:
         self._chance = chance
         self._wake = wake
         self._wake_inventory = wake_inventory
+        self._looks = Looks("observe")
         self._cursors: dict[ClusterId, str] = {}
         self._generations: dict[ClusterId, int] = {}
         self._unsettled: dict[ClusterId, set[AttemptId]] = {}
         self._watchers: dict[ClusterId, asyncio.Task[None]] = {}
+        self._watched: dict[ClusterId, Backend] = {}
 
     async def run_once(self) -> bool:
         """Take in what every backend sees."""
+        works = {}
         for cluster_id, backend in self._backends.items():
             self._watch(cluster_id, backend)
-            await self._take_in(cluster_id, backend)
+            works[cluster_id] = partial(self._take_in_or_tell, cluster_id, backend)
+        self._forget_gone(works.keys())
+        await self._looks.run(works, LOOK_S)
         return False
 
     async def stop(self) -> None:
-        """End the watchers."""
+        """End the watchers and looks under way."""
+        await self._looks.stop()
         for task in self._watchers.values():
             task.cancel()
         if self._watchers:
             await asyncio.wait(list(self._watchers.values()), timeout=5)
         self._watchers.clear()
+        self._watched.clear()
 
     def _watch(self, cluster_id: ClusterId, backend: Backend) -> None:
-        if cluster_id not in self._watchers:
-            self._watchers[cluster_id] = asyncio.create_task(
-                self._wait_for_changes(backend), name=f"watch:{cluster_id}"
-            )
+        """Have the backend of a cluster watched; another one in its place is watched instead."""
+        known = self._watched.get(cluster_id)
+        if known is backend:
+            return
+        if known is not None:
+            self._watchers.pop(cluster_id).cancel()
+        self._watched[cluster_id] = backend
+        self._watchers[cluster_id] = asyncio.create_task(
+            self._wait_for_changes(backend), name=f"watch:{cluster_id}"
+        )
+
+    def _forget_gone(self, alive: Collection[ClusterId]) -> None:
+        for cluster_id in [each for each in self._watched if each not in alive]:
+            del self._watched[cluster_id]
+            self._watchers.pop(cluster_id).cancel()
 
     async def _wait_for_changes(self, backend: Backend) -> None:
         while True:
@@ -105,6 +127,13 @@ class ObserverLoop:
             except Exception:
                 log.exception("watching %s failed", backend.kind)
                 await asyncio.sleep(WATCH_S)
+
+    async def _take_in_or_tell(self, cluster_id: ClusterId, backend: Backend) -> None:
+        """Take in what a backend sees; one that cannot be asked now is asked at the next turn."""
+        try:
+            await self._take_in(cluster_id, backend)
+        except Unavailable as error:
+            log.warning("cluster %s cannot be observed: %s", cluster_id, error.message)
 
     async def _take_in(self, cluster_id: ClusterId, backend: Backend) -> None:
         cursor = self._cursors.get(cluster_id, "")

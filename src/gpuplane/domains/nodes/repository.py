@@ -103,6 +103,15 @@ def update_facts(session: WriteSession, nodes: Iterable[Node], now: int) -> None
         )
 
 
+def touch_synced(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
+    """Store when the nodes that are there were last compared."""
+    session.execute(
+        update(_nodes)
+        .where(_nodes.c.cluster_id == cluster_id, _nodes.c.present.is_(True))
+        .values(status_sync_at=now)
+    )
+
+
 def update_gpus(session: WriteSession, gpus: Iterable[Gpu], now: int) -> None:
     """Store what was seen of GPUs."""
     for gpu in gpus:

@@ -71,6 +71,11 @@ def sync_inventory(
     return changes
 
 
+def note_synced(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
+    """Say that the nodes of a cluster were compared as a whole, changed or not."""
+    repository.touch_synced(session, cluster_id, now)
+
+
 def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:
     """Return nodes with their GPUs, by name."""
     return repository.list_nodes(session, cluster_id)

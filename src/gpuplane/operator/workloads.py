@@ -291,7 +291,7 @@ class Reconciler:
                 world.nodes.values(),
                 world.room.used(workload.vendor),
                 world.room.busy_ids(),
-                world.placed() if with_victims else {},
+                world.placed if with_victims else dict,
                 chance=self._chance.randrange(1 << 30),
                 mix=world.mix,
                 reserved=reserved,

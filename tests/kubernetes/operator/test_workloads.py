@@ -15,7 +15,7 @@ from tests.kubernetes.operator.conftest import Bench
 from tests.waiting import wait_until_async
 
 Pool = Callable[..., list[str]]
-EXAMPLE = Path(__file__).parents[3] / "examples" / "gpuworkload.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "operator" / "gpuworkload.yaml"
 
 
 async def test_the_documents_example_reaches_its_node_and_its_job_holds_it_there(

@@ -117,7 +117,8 @@ def test_a_reservation_waits_then_holds_then_starts() -> None:
 
 
 def placement(workload: Workload, *nodes: object, **more: object) -> Placed | Refused:
-    known = {"used": {}, "busy_ids": {}, "placed": {}, "chance": 0, "mix": {}, **more}
+    placed = more.pop("placed", {})
+    known = {"used": {}, "busy_ids": {}, "chance": 0, "mix": {}, **more, "placed": lambda: placed}
     return decide_placement(workload, nodes, **known)  # type: ignore[arg-type]
 
 

@@ -104,9 +104,16 @@ def detect_gpus(node: Node, vendor: Vendor) -> Detected:
     return Detected(resources[0], 0, "none")
 
 
-def find_reason(node: Node, workload: Workload, free: int) -> LeftOut | None:
-    """Return why a node cannot take a workload, or None if it can."""
-    found = detect_gpus(node, workload.vendor)
+def find_reason(
+    node: Node, workload: Workload, free: int, detected: Detected | None = None
+) -> LeftOut | None:
+    """Return why a node cannot take a workload, or None if it can.
+
+    Args:
+        free: GPUs of the workload's vendor that nobody has.
+        detected: The node's GPUs of that vendor, where they were counted already.
+    """
+    found = detected or detect_gpus(node, workload.vendor)
     if found.count == 0:
         return LeftOut.NO_GPUS
     if not node.is_ready:
@@ -116,7 +123,7 @@ def find_reason(node: Node, workload: Workload, free: int) -> LeftOut | None:
     # A taint named like the resource says that only GPU work belongs here, which this is.
     if any(key != found.resource for key, _, _ in node.taints):
         return LeftOut.TAINTED
-    if workload.memory_mib > memory_mib(node):
+    if workload.memory_mib and workload.memory_mib > memory_mib(node):
         return LeftOut.GPU_MEMORY
     if found.count < workload.gpus:
         return LeftOut.TOO_SMALL
@@ -144,15 +151,16 @@ def list_candidates(
         used: By node, GPUs of the workload's vendor that are given away.
         busy_ids: By node, the chosen ids of GPUs that are given away, where they are known.
     """
+    busy = busy_ids or {}
     found: list[Candidate] = []
     left_out: Counter[LeftOut] = Counter()
     most_free = 0
     for node in nodes:
         detected = detect_gpus(node, workload.vendor)
         free = max(0, detected.count - used.get(node.name, 0))
-        reason = find_reason(node, workload, free)
+        reason = find_reason(node, workload, free, detected)
         if reason is None:
-            mask = _free_mask(detected.count, free, (busy_ids or {}).get(node.name, ()))
+            mask = _free_mask(detected.count, free, busy.get(node.name, ()))
             found.append(Candidate(node, detected.resource, free, detected.count, mask))
             continue
         left_out[reason] += 1

@@ -4,7 +4,7 @@ Owns the order of the questions. Never does a step, and never asks twice: the ne
 workload is the retry.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuplane.operator.names import FINALIZER, OVER, Priority
@@ -135,7 +135,7 @@ def decide_placement(
     nodes: Iterable[Node],
     used: Mapping[str, int],
     busy_ids: Mapping[str, Sequence[str]],
-    placed: Mapping[str, Sequence[Workload]],
+    placed: Callable[[], Mapping[str, Sequence[Workload]]],
     *,
     chance: int,
     mix: Mapping[int, int],
@@ -146,7 +146,8 @@ def decide_placement(
     Args:
         used: By node, GPUs of the workload's vendor that are given away.
         busy_ids: By node, the ids of GPUs that are in use, where they are known.
-        placed: By node, the workloads of this operator that hold GPUs there.
+        placed: Gives by node the workloads of this operator that hold GPUs there; asked only
+            where nothing is free.
         chance: Any number not below 0, for the strategy `random`.
         mix: How many unfinished workloads ask for so many GPUs.
         reserved: A node that was kept for the workload; taken if it still fits.
@@ -160,7 +161,7 @@ def decide_placement(
     if found is not None:
         return Placed(found.node.name, found.resource)
     if workload.priority is not Priority.LOW:
-        plan: Preemption | None = plan_preemption(workload, known, used, placed)
+        plan: Preemption | None = plan_preemption(workload, known, used, placed())
         if plan is not None:
             return Placed(plan.node, plan.resource, plan.victims)
     return Refused(_reason(choice), choice.sentence(workload))

@@ -6,40 +6,54 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rig.api import Api
-from rig.binaries import BinariesUnavailable, find_binaries
-from rig.rigs import Rig, RigPlan, find_rig, running_rig
+from rig.rigs import RigPlan, find_rig, running_rig
+from tests.kubernetes.rigged import RunningCluster, is_ready
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-PLAN = RigPlan(nodes=[("h100", 1), ("gaudi", 1)], process_nodes=[("h100", 1)])
 GPU = "nvidia.com/gpu"
-PODS = "/api/v1/namespaces/default/pods"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _programs() -> None:
-    try:
-        find_binaries()
-    except BinariesUnavailable as error:
-        pytest.skip(str(error))
+@dataclass(frozen=True)
+class Pods:
+    """A namespace of the test's own, and what these tests ask of its pods."""
 
+    api: Api
+    namespace: str
 
-@pytest.fixture(scope="module")
-def own_rig(_programs: None) -> Any:
-    with running_rig(PLAN) as rig:
-        yield rig
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def create(self, pod: dict[str, Any]) -> None:
+        self.api.create(pod | {"metadata": pod["metadata"] | {"namespace": self.namespace}})
+
+    def status_of(self, name: str) -> dict[str, Any]:
+        pod = self.api.find(f"{self.path}/{name}")
+        return {} if pod is None else pod["status"]
+
+    def wait_for_phase(self, name: str, phase: str) -> dict[str, Any]:
+        wait_until(lambda: self.status_of(name).get("phase") == phase, f"{name} is {phase}")
+        return self.status_of(name)
+
+    def log_of(self, name: str, **options: str) -> str:
+        # Not through Api: a log is text, and only these tests read one.
+        with self.api.access.client() as client:
+            return client.get(f"{self.path}/{name}/log", params=options).text
 
 
 @pytest.fixture
-def api(own_rig: Rig) -> Any:
-    api = own_rig.manager.api()
-    yield api
+def pods(rig: RunningCluster, namespace: str) -> Iterator[Pods]:
+    api = rig.api()
+    yield Pods(api, namespace)
     api.close()
 
 
@@ -59,73 +73,59 @@ def a_pod(name: str, script: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def status_of(api: Api, name: str) -> dict[str, Any]:
-    pod = api.find(f"{PODS}/{name}")
-    return {} if pod is None else pod["status"]
+@pytest.mark.parametrize("name", ["h100-1", "gaudi-1", "process-h100-1"])
+def test_nodes_of_both_kinds_are_ready(pods: Pods, name: str) -> None:
+    wait_until(lambda: is_ready(pods.api.find(f"/api/v1/nodes/{name}")), f"{name} is Ready")
 
 
-def wait_for_phase(api: Api, name: str, *phases: str) -> dict[str, Any]:
-    wait_until(lambda: status_of(api, name).get("phase") in phases, f"{name} is {phases}")
-    return status_of(api, name)
-
-
-def log_of(api: Api, name: str, **options: str) -> str:
-    # Not through Api: a log is text, and only these tests read one.
-    with api.access.client() as client:
-        return client.get(f"{PODS}/{name}/log", params=options).text
-
-
-def test_nodes_of_both_kinds_are_ready(api: Api) -> None:
-    def ready() -> set[str]:
-        nodes = (api.find("/api/v1/nodes") or {"items": []})["items"]
-        return {
-            node["metadata"]["name"]
-            for node in nodes
-            for one in node["status"].get("conditions") or []
-            if one["type"] == "Ready" and one["status"] == "True"
-        }
-
-    expected = {"h100-1", "gaudi-1", "process-h100-1"}
-    wait_until(lambda: ready() == expected, "all nodes are Ready")
-
-
-def test_a_job_admitted_by_kueue_runs_on_a_process_node_and_its_log_is_read_back(api: Api) -> None:
-    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+@pytest.fixture
+def queue(pods: Pods) -> Iterator[str]:
+    """A LocalQueue of the test's namespace, with a ClusterQueue and a flavor of the same name."""
+    name, kueue = pods.namespace, {"apiVersion": "kueue.x-k8s.io/v1beta2"}
     resources = [{"name": GPU, "nominalQuota": 4}]
-    groups = [{"coveredResources": [GPU], "flavors": [{"name": "any", "resources": resources}]}]
-    queue = {"namespaceSelector": {}, "resourceGroups": groups}
-    api.apply(kueue | {"kind": "ResourceFlavor", "metadata": {"name": "any"}, "spec": {}})
-    api.apply(kueue | {"kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": queue})
-    api.apply(
-        kueue
-        | {"kind": "LocalQueue", "metadata": {"name": "mine"}, "spec": {"clusterQueue": "all"}}
-    )
+    groups = [{"coveredResources": [GPU], "flavors": [{"name": name, "resources": resources}]}]
+    specs = {
+        "ResourceFlavor": {},
+        "ClusterQueue": {"namespaceSelector": {}, "resourceGroups": groups},
+        "LocalQueue": {"clusterQueue": name},
+    }
+    for kind, spec in specs.items():
+        meta = {"name": name, "namespace": name} if kind == "LocalQueue" else {"name": name}
+        pods.api.apply(kueue | {"kind": kind, "metadata": meta, "spec": spec})
+    yield name
+    for plural in ("clusterqueues", "resourceflavors"):
+        pods.api.delete(f"/apis/kueue.x-k8s.io/v1beta2/{plural}/{name}")
+
+
+def test_a_job_admitted_by_kueue_runs_on_a_process_node_and_its_log_is_read_back(
+    pods: Pods, queue: str
+) -> None:
     container = {"resources": {"limits": {GPU: 2}}}
-    template = {"spec": a_pod("x", "echo ran on $NODE", container=container)["spec"]}
-    template["spec"]["containers"][0]["env"] = [
-        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    ]
-    meta = {"name": "admitted", "labels": {"kueue.x-k8s.io/queue-name": "mine"}}
+    spec = a_pod("x", "echo ran on $NODE", container=container)["spec"]
+    node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    spec["containers"][0]["env"] = [{"name": "NODE", "valueFrom": node}]
+    labels = {"kueue.x-k8s.io/queue-name": queue}
+    meta = {"name": "admitted", "namespace": pods.namespace, "labels": labels}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta}
-    api.create(job | {"spec": {"suspend": True, "template": template}})
+    pods.api.create(job | {"spec": {"suspend": True, "template": {"spec": spec}}})
 
-    path = "/apis/batch/v1/namespaces/default/jobs/admitted"
-    wait_until(lambda: (api.find(path) or {})["status"].get("succeeded") == 1, "the job ended")
+    path = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs/admitted"
+    wait_until(lambda: (pods.api.find(path) or {})["status"].get("succeeded") == 1, "it ended")
 
-    pods = (api.find(PODS) or {"items": []})["items"]
-    name = next(p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith("admitted"))
-    assert log_of(api, name) == "ran on process-h100-1\n"
+    [pod] = (pods.api.find(pods.path) or {"items": []})["items"]
+    assert pod["spec"]["nodeName"].startswith("process-")
+    assert pods.log_of(pod["metadata"]["name"]) == f"ran on {pod['spec']['nodeName']}\n"
 
 
-def test_a_failing_container_says_its_exit_code_and_both_its_streams(api: Api) -> None:
-    api.create(a_pod("fails", "echo out; echo err >&2; exit 3"))
-    status = wait_for_phase(api, "fails", "Failed")
+def test_a_failing_container_says_its_exit_code_and_both_its_streams(pods: Pods) -> None:
+    pods.create(a_pod("fails", "echo out; echo err >&2; exit 3"))
+    status = pods.wait_for_phase("fails", "Failed")
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (3, "Error")
-    assert sorted(log_of(api, "fails").split()) == ["err", "out"]
+    assert sorted(pods.log_of("fails").split()) == ["err", "out"]
 
 
-def test_volumes_are_folders_that_containers_of_a_pod_share(api: Api) -> None:
+def test_volumes_are_folders_that_containers_of_a_pod_share(pods: Pods) -> None:
     mount = [{"name": "shared", "mountPath": "/shared"}]
     first = {"name": "first", "image": "busybox", "volumeMounts": mount}
     first["command"] = ["sh", "-c", "echo prepared > /shared/file"]
@@ -136,84 +136,90 @@ def test_volumes_are_folders_that_containers_of_a_pod_share(api: Api) -> None:
         volumes=[{"name": "shared", "emptyDir": {}}],
         initContainers=[first],
     )
-    api.create(pod)
-    wait_for_phase(api, "shares", "Succeeded")
-    assert log_of(api, "shares", container="main") == "prepared\n"
+    pods.create(pod)
+    pods.wait_for_phase("shares", "Succeeded")
+    assert pods.log_of("shares", container="main") == "prepared\n"
 
 
-def test_a_claim_of_the_default_class_keeps_what_a_pod_wrote_for_the_next(api: Api) -> None:
+def test_a_claim_of_the_default_class_keeps_what_a_pod_wrote_for_the_next(pods: Pods) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept"}}
-    api.create(claim | {"spec": spec})
+    meta = {"name": "kept", "namespace": pods.namespace}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta}
+    pods.api.create(claim | {"spec": spec})
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/kept"}]}
     for name, script in (("writes", "echo safe > /kept/file"), ("reads", "cat /kept/file")):
-        api.create(a_pod(name, script, container=mount, volumes=[volume]))
-        wait_for_phase(api, name, "Succeeded")
-    assert log_of(api, "reads") == "safe\n"
+        pods.create(a_pod(name, script, container=mount, volumes=[volume]))
+        pods.wait_for_phase(name, "Succeeded")
+    assert pods.log_of("reads") == "safe\n"
 
 
-def test_an_image_that_does_not_exist_backs_off(api: Api) -> None:
-    api.create(a_pod("no-image", "true", container={"image": "does-not-exist/model:1"}))
+def test_an_image_that_does_not_exist_backs_off(pods: Pods) -> None:
+    pods.create(a_pod("no-image", "true", container={"image": "does-not-exist/model:1"}))
 
     def waits() -> str:
-        statuses = status_of(api, "no-image").get("containerStatuses") or [{"state": {}}]
+        statuses = pods.status_of("no-image").get("containerStatuses") or [{"state": {}}]
         return statuses[0]["state"].get("waiting", {}).get("reason", "")
 
     wait_until(lambda: waits() == "ImagePullBackOff", "the image backs off")
-    assert status_of(api, "no-image")["phase"] == "Pending"
+    assert pods.status_of("no-image")["phase"] == "Pending"
 
 
-def test_a_container_over_its_memory_limit_is_oom_killed(api: Api) -> None:
+def test_a_container_over_its_memory_limit_is_oom_killed(pods: Pods) -> None:
     script = f"exec {sys.executable} -c 'import time; x = b\"x\" * 2**26; time.sleep(60)'"
     limit = {"resources": {"limits": {"memory": "32Mi"}}}
-    api.create(a_pod("greedy", script, container=limit))
-    status = wait_for_phase(api, "greedy", "Failed")
+    pods.create(a_pod("greedy", script, container=limit))
+    status = pods.wait_for_phase("greedy", "Failed")
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
 
 
 def test_a_deleted_pod_is_asked_to_end_and_is_gone_with_its_processes(
-    api: Api, tmp_path: Path
+    pods: Pods, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
     # Kubernetes makes one dollar of two, so the shell's own id takes four.
     told = f"trap 'echo asked > {said}; exit 0' TERM; echo $$$$ > {tmp_path}/pid"
     script = f"{told}; while :; do sleep 0.05; done"
-    api.create(a_pod("ends", script))
-    wait_for_phase(api, "ends", "Running")
+    pods.create(a_pod("ends", script))
+    pods.wait_for_phase("ends", "Running")
     pid = int(wait_until(lambda: read_if_there(tmp_path / "pid"), "the pod's process runs"))
-    api.delete(f"{PODS}/ends")
-    wait_until(lambda: api.find(f"{PODS}/ends") is None, "the pod is gone")
+    pods.api.delete(f"{pods.path}/ends")
+    wait_until(lambda: pods.api.find(f"{pods.path}/ends") is None, "the pod is gone")
     assert said.read_text() == "asked\n"
     assert not Path("/proc", str(pid)).exists()
 
 
-def test_a_crashing_container_is_restarted_and_its_previous_log_kept(api: Api) -> None:
+def test_a_crashing_container_is_restarted_and_its_previous_log_kept(pods: Pods) -> None:
     pod = a_pod("crashes", "echo once; exit 1")
     pod["spec"]["restartPolicy"] = "Always"
-    api.create(pod)
+    pods.create(pod)
 
     def restarts() -> int:
-        statuses = status_of(api, "crashes").get("containerStatuses") or [{}]
+        statuses = pods.status_of("crashes").get("containerStatuses") or [{}]
         return int(statuses[0].get("restartCount", 0))
 
     wait_until(lambda: restarts() >= 1, "the container was restarted")
-    assert log_of(api, "crashes", previous="true") == "once\n"
+    assert pods.log_of("crashes", previous="true") == "once\n"
 
 
-def test_the_api_server_killed_and_started_again_still_has_everything(
-    own_rig: Rig, api: Api
-) -> None:
-    server = own_rig.manager.parts["kube-apiserver"]
-    server.kill()
-    assert not api.is_ready()
-    server.start_again()
-    assert api.find("/api/v1/nodes/h100-1") is not None
-    api.create(a_pod("after", "echo back"))
-    wait_for_phase(api, "after", "Succeeded")
+@pytest.mark.usefixtures("rig_binaries")
+def test_the_api_server_killed_and_started_again_still_has_everything() -> None:
+    with running_rig(RigPlan(nodes=[("h100", 1)], process_nodes=[("cpu", 1)], kueue=False)) as rig:
+        api = rig.manager.api()
+        pods = Pods(api, "default")
+        server = rig.manager.parts["kube-apiserver"]
+        server.kill()
+        assert not api.is_ready()
+        server.start_again()
+        assert api.find("/api/v1/nodes/h100-1") is not None
+        pods.create(a_pod("after", "echo back"))
+        pods.wait_for_phase("after", "Succeeded")
+        api.close()
+    assert not rig.folder.exists()
 
 
+@pytest.mark.usefixtures("rig_binaries")
 @pytest.mark.parametrize("ending", ["down", "killed"])
 def test_a_rig_kept_by_hand_leaves_nothing(tmp_path: Path, ending: str) -> None:
     folder = tmp_path / "rig"

@@ -20,7 +20,7 @@ async def world(
     rig: RunningCluster,
     sqlite_url: str,
     tmp_path: Path,
-    sealing_keys: SealingKeys,  # noqa: F811 - the fixture above
+    sealing_keys: SealingKeys,
 ) -> AsyncIterator[KueueWorld]:
     """A product on the rig's cluster; what it makes there is taken away again."""
     async with running_kueue_world(rig.connection(), sqlite_url, tmp_path, sealing_keys) as running:

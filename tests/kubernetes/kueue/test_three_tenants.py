@@ -1,4 +1,4 @@
-"""Three tenants on a real Kueue: admitted, borrowed, preempted, and the same story on both sides."""
+"""Three tenants on a real Kueue: admitted, borrowed, preempted; both sides tell the same."""
 
 from __future__ import annotations
 

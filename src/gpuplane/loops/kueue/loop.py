@@ -33,7 +33,7 @@ from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.kueue")
 
-CLUSTER_S = 20.0
+CLUSTER_S = 60.0
 """How long one turn may take with one cluster."""
 SYNC_S = 5.0
 """How often queues are compared without being woken: each is one list of each kind."""

@@ -132,18 +132,20 @@ async def _write(
 ) -> Written:
     """Apply one object where it says something new."""
     applied = None if before is None or before.applied is None else dict(before.applied)
+    is_as_left = False
     if live is not None:
         made = _keep_of_others(made, live)
         if says_same(made, live):
             return Written(live, made)
         is_ours = live["metadata"].get("labels", {}).get(CLUSTER_LABEL) == str(cluster_id)
-        if not is_ours and not says_same(_without_labels(made), live):
+        is_as_left = applied is not None and says_same(_without_labels(applied), live)
+        if not is_ours and not is_as_left and not says_same(_without_labels(made), live):
             said = "Somebody else made it; adopt it to take it over as it is."
             return Written(live, applied, Conflict("NotOurs", said))
     try:
         return Written(await client.apply(made), made)
     except FieldConflict as error:
-        if live is not None and applied is not None and says_same(applied, live):
+        if live is not None and is_as_left:
             # Nobody has changed it since we wrote or adopted it: a co-owner is no conflict.
             return Written(await client.apply(made, force=True), made)
         owners = tuple((each.field, each.manager) for each in error.owners)

@@ -1,5 +1,7 @@
 """Taking over what others made on a cluster: from then on it is declared here."""
 
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from gpuplane.db.sessions import WriteSession
@@ -13,6 +15,8 @@ from gpuplane.domains.queues.service.declaring import (
     check_specs,
     load_declared,
 )
+from gpuplane.kube.kueue.names import ApiVersion
+from gpuplane.kube.kueue.queues import cluster_queue_object, cohort_object
 
 
 def adopt_cluster_queue(
@@ -25,7 +29,8 @@ def adopt_cluster_queue(
         BadQueue: If it cannot be declared here.
     """
     known = load_declared(session, key)
-    spec = cluster_queue_of(name, _get(session, known, SeenKind.CLUSTER_QUEUE, name).spec)
+    seen = _get(session, known, SeenKind.CLUSTER_QUEUE, name)
+    spec = cluster_queue_of(name, seen.spec)
     others = tuple(each for each in known.specs().cluster_queues if each.name != name)
     check_specs(known, cluster_queues=(*others, spec))
     declared = next((each for each in known.cluster_queues if each.name == name), None)
@@ -33,6 +38,7 @@ def adopt_cluster_queue(
         repository.insert_cluster_queue(session, known.cluster.id, spec, now)
     else:
         repository.update_cluster_queue(session, known.cluster.id, spec, declared.version, now)
+    _take_over(session, known, seen, cluster_queue_object(spec, ApiVersion.V1BETA2))
     announce(session, known.cluster, "queue.adopted", "cluster_queue", name, actor, now)
     return load_declared(session, key)
 
@@ -47,7 +53,8 @@ def adopt_cohort(
         BadQueue: If it cannot be declared here.
     """
     known = load_declared(session, key)
-    spec = cohort_of(name, _get(session, known, SeenKind.COHORT, name).spec)
+    seen = _get(session, known, SeenKind.COHORT, name)
+    spec = cohort_of(name, seen.spec)
     others = tuple(each for each in known.specs().cohorts if each.name != name)
     check_specs(known, cohorts=(*others, spec))
     declared = next((each for each in known.cohorts if each.name == name), None)
@@ -55,8 +62,18 @@ def adopt_cohort(
         repository.insert_cohort(session, known.cluster.id, spec, now)
     else:
         repository.update_cohort(session, known.cluster.id, spec, declared.version, now)
+    _take_over(session, known, seen, cohort_object(spec, ApiVersion.V1BETA2))
     announce(session, known.cluster, "queue.adopted", "cohort", name, actor, now)
     return load_declared(session, key)
+
+
+def _take_over(
+    session: WriteSession, known: DeclaredQueues, seen: Seen, made: dict[str, Any]
+) -> None:
+    """Keep what the cluster has as what was written last: it may be written over as it is now."""
+    bare = {**made, "metadata": {"name": seen.name}}
+    row = replace(seen, applied=bare, conflict=None)
+    repository.store_seen(session, known.cluster.id, [row])
 
 
 def _get(session: WriteSession, known: DeclaredQueues, kind: SeenKind, name: str) -> Seen:

@@ -35,7 +35,7 @@ class Request:
     peer: str | None = None
 
     def param(self, name: str) -> str | None:
-        return self.query.get(name, [None])[0]  # type: ignore[list-item]
+        return next(iter(self.query.get(name, ())), None)
 
     @property
     def json(self) -> Any:

@@ -447,11 +447,11 @@ class _Index(Generic[T]):
     def __init__(self, keys_of: Callable[[T], Iterable[Hashable]]) -> None:
         self._keys_of = keys_of
         self._found: dict[Hashable, set[Key]] = {}
-        self._of: dict[Key, frozenset[Hashable]] = {}
+        self._of: dict[Key, tuple[Hashable, ...]] = {}
 
     def put(self, key: Key, value: T) -> None:
-        wanted = frozenset(self._keys_of(value))
-        if self._of.get(key) == wanted:
+        wanted = tuple(dict.fromkeys(self._keys_of(value)))
+        if self._of.get(key, ()) == wanted:
             return
         self.drop(key)
         if wanted:
@@ -460,7 +460,7 @@ class _Index(Generic[T]):
             self._found.setdefault(one, set()).add(key)
 
     def drop(self, key: Key) -> None:
-        for one in self._of.pop(key, frozenset()):
+        for one in self._of.pop(key, ()):
             held = self._found[one]
             held.discard(key)
             if not held:

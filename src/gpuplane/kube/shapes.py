@@ -47,7 +47,7 @@ class SlimMeta(msgspec.Struct, rename="camel", gc=False):
     labels: dict[str, str] | None = None
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
-    owner_references: list[OwnerReference] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
 
 
 class BareObject(msgspec.Struct, gc=False):
@@ -146,7 +146,7 @@ class PodShape(msgspec.Struct, gc=False):
 class SlimPodSpec(msgspec.Struct, rename="camel", gc=False):
     """What a Pod takes of a node."""
 
-    containers: list[Container] | None = None
+    containers: tuple[Container, ...] | None = None
     node_name: str = ""
     priority: int | None = None
 

@@ -30,6 +30,7 @@ from gpuplane.domains.jobs.service import (
     Surroundings,
     UptimeTargets,
     count_queue_users,
+    count_tenant_jobs,
 )
 from gpuplane.domains.jobs.service.due import WaitTargets
 from gpuplane.domains.jobs.service.holding import find_holds
@@ -279,6 +280,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "count_queue_users": count_queue_users,
+            "count_tenant_jobs": count_tenant_jobs,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),

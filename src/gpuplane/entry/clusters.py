@@ -9,6 +9,7 @@ from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ContactPolicy
 from gpuplane.domains.jobs.service import Attempt
+from gpuplane.domains.queues.service import tenancy_handler
 from gpuplane.domains.runs.service import Handlers
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.cluster_settings import ClusterSettings
@@ -21,6 +22,7 @@ from gpuplane.loops.clusters.addons import make_step
 from gpuplane.loops.clusters.deleting import drain, forget, release
 from gpuplane.loops.clusters.loop import ClustersLoop, LookSettings
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, step
+from gpuplane.loops.kueue import tenants
 from gpuplane.loops.kueue.defaults import ensure_defaults
 
 log = logging.getLogger("gpuplane.clusters")
@@ -83,6 +85,16 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
     }
     for name, work in works.items():
         handlers.add(clusters.handler_name(name), step(tools, work), reads_outputs=False)
+    tenancy: dict[str, Work] = {
+        "namespace": tenants.make_namespace,
+        "isolation": tenants.isolate,
+        "limits": tenants.limit,
+        "queues": tenants.open_queues,
+        "close": tenants.close_queues,
+        "remove": tenants.remove_namespace,
+    }
+    for name, work in tenancy.items():
+        handlers.add(tenancy_handler(name), step(tools, work), reads_outputs=False)
     for name, _, _, _ in clusters.REGISTER_STEPS:
         if name not in works:
             handlers.add(

@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
+from uuid import UUID
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -325,3 +326,33 @@ class QueuesOut(KueueBody):
     """Every LocalQueue of a cluster that the caller may see, by name."""
 
     items: list[QueueOut]
+
+
+class OpeningIn(KueueBody):
+    """A LocalQueue that a tenant gets."""
+
+    name: Name
+    cluster_queue: Name
+    job_types: Annotated[list[JobType], Field(max_length=3)] = Field(default_factory=list)
+
+
+class MostIn(KueueBody):
+    """The most that all pods of a tenant may ask for of a resource."""
+
+    name: ResourceName
+    most: Quantity
+
+
+class TenancyIn(KueueBody):
+    """A tenant to set up on a cluster."""
+
+    tenant: Annotated[str, Field(min_length=1, max_length=63, description="Name or id.")]
+    queues: Annotated[list[OpeningIn], Field(max_length=100)] = Field(default_factory=list)
+    limits: Annotated[list[MostIn], Field(max_length=MAX_RESOURCES)] = Field(default_factory=list)
+
+
+class TenancyOut(KueueBody):
+    """The run that sets a tenant up or takes it away."""
+
+    tenant: str
+    run_id: UUID

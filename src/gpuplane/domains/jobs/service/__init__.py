@@ -163,6 +163,7 @@ from gpuplane.domains.jobs.service.quotas import (
     DoorUse,
     QueueUse,
     count_queue_users,
+    count_tenant_jobs,
     load_queue_use,
 )
 from gpuplane.domains.jobs.service.retaining import (
@@ -258,6 +259,7 @@ __all__ = [
     "clear_reserved",
     "cluster_of",
     "count_queue_users",
+    "count_tenant_jobs",
     "current",
     "draft_job",
     "drain_node",

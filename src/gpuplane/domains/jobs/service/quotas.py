@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import ClusterId, TenantId
 from gpuplane.core.quota.specs import FlavorResource, LocalQueueSpec
 from gpuplane.core.quota.tree import QuotaRow, QuotaTree
 from gpuplane.db.sessions import ReadSession
@@ -12,6 +12,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.queues import service as queues
 from gpuplane.kit.access import Principal
 
@@ -91,6 +92,16 @@ def count_queue_users(session: ReadSession, cluster_id: ClusterId, cluster_queue
     """Return how many jobs hold devices through a ClusterQueue; offered to the queues' domain."""
     uses = attempts_repository.list_uses(session, cluster_id)
     return sum(1 for each in uses if each.cluster_queue == cluster_queue)
+
+
+def count_tenant_jobs(session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId) -> int:
+    """Return how many jobs of a tenant hold devices or are offered on a cluster."""
+    uses = attempts_repository.list_uses(session, cluster_id)
+    offers = offers_repository.list_offers(session, cluster_id)
+    jobs = repository.load_jobs(
+        session, [*(each.job_id for each in uses), *(each.job_id for each in offers)]
+    )
+    return sum(1 for job in jobs.values() if job.tenant_id == tenant_id)
 
 
 def _seen_tenants(session: ReadSession, principal: Principal, names: list[str]) -> set[str]:

@@ -81,7 +81,7 @@ def _groups(
                         fix="Leave one out.",
                     )  # fmt: skip - the refusal reads as one line
                 quotas[pair] = ResourceQuota(
-                    _units(each.name, each.nominal_quota, where),
+                    units(each.name, each.nominal_quota, where),
                     _units_or_none(each.name, each.borrowing_limit, where),
                     _units_or_none(each.name, each.lending_limit, where),
                 )
@@ -89,10 +89,10 @@ def _groups(
 
 
 def _units_or_none(resource: str, amount: Decimal | None, field: str) -> int | None:
-    return None if amount is None else _units(resource, amount, field)
+    return None if amount is None else units(resource, amount, field)
 
 
-def _units(resource: str, amount: Decimal, field: str) -> int:
+def units(resource: str, amount: Decimal, field: str) -> int:
     """Return an amount in the exact unit of the core, refused when it is no whole number of it."""
     exact = amount * MILLI if resource in (GPU, CPU) else amount
     if resource == MEMORY:
@@ -111,7 +111,7 @@ def parse_door(session: ReadSession, body: QueueChangeIn) -> Door:
     """Return the LocalQueue that a body means, its tenant looked up."""
     tenant_id = service.find_tenant_id(session, body.tenant)
     limits = {
-        FlavorResource(each.flavor, each.resource): _units(each.resource, each.limit, "limits")
+        FlavorResource(each.flavor, each.resource): units(each.resource, each.limit, "limits")
         for each in body.limits
     }
     types = tuple(sorted(set(body.job_types)))

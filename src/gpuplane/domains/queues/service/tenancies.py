@@ -1,0 +1,229 @@
+"""Setting tenants up on a cluster and taking them away: runs whose steps can be done again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from gpuplane.core.ids import ClusterId, ProjectId, TenantId
+from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
+from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.queues import repository
+from gpuplane.domains.queues.errors import BadQueue, QueueInUse
+from gpuplane.domains.queues.repository import Door
+from gpuplane.domains.queues.service.declaring import (
+    change_local_queue,
+    create_local_queue,
+    delete_local_queue,
+    load_declared,
+)
+from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import Run, RunPolicy
+
+ONBOARD = "tenant.onboard"
+OFFBOARD = "tenant.offboard"
+ONBOARD_STEPS = (
+    ("namespace", "Namespace with Pod Security baseline"),
+    ("isolation", "NetworkPolicy: in from the tenant and the platform alone"),
+    ("limits", "ServiceAccount, defaults and caps"),
+    ("queues", "LocalQueues"),
+)
+OFFBOARD_STEPS = (
+    ("close", "Close the LocalQueues"),
+    ("remove", "Delete the namespace and all in it"),
+)
+_RETRY = Retry(attempts=4, delay_ms=5_000, factor=2.0, max_delay_ms=60_000)
+STEP_MS = 120_000
+KUBERNETES = "kubernetes"
+
+CountTenantJobs = Callable[[ReadSession, ClusterId, TenantId], int]
+"""Counts the jobs of a tenant that hold devices or are offered there; from a domain above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One LocalQueue that a tenant gets."""
+
+    name: str
+    cluster_queue: str
+    job_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and in whose project the run is kept."""
+
+    name: str
+    tenant_id: TenantId
+    project_id: ProjectId
+    traceparent: str | None = None
+
+
+def tenancy_handler(step: str) -> str:
+    """Return the name under which a step's handler is registered."""
+    return f"tenants.{step}"
+
+
+def start_onboarding(
+    session: WriteSession,
+    key: UUID | str,
+    tenant_id: TenantId,
+    openings: Sequence[Opening],
+    most: dict[str, int],
+    caller: Caller,
+    policy: RunPolicy,
+    now: int,
+) -> Run:
+    """Start the run that sets a tenant up on a cluster; doing it again brings it up to date.
+
+    Raises:
+        BadQueue: If the cluster is none of Kubernetes, or a ClusterQueue is not there.
+    """
+    cluster = _kubernetes(session, key)
+    known = {each.name for each in repository.list_cluster_queues(session, cluster.id)}
+    for each in openings:
+        if each.cluster_queue not in known:
+            raise BadQueue(
+                f"There is no ClusterQueue {each.cluster_queue!r} on {cluster.name}.",
+                field="queues",
+                fix=f"There are: {', '.join(sorted(known)) or 'none'}.",
+            )
+    given = {
+        "cluster_id": str(cluster.id),
+        "tenant_id": str(tenant_id),
+        "queues": [[each.name, each.cluster_queue, list(each.job_types)] for each in openings],
+        "most": most,
+        "actor": caller.name,
+    }
+    plan = _plan(ONBOARD, ONBOARD_STEPS, given, cluster, caller)
+    return runs.start_run(session, plan, now, policy)
+
+
+def start_offboarding(
+    session: WriteSession,
+    key: UUID | str,
+    tenant_id: TenantId,
+    count_jobs: CountTenantJobs,
+    caller: Caller,
+    policy: RunPolicy,
+    now: int,
+) -> Run:
+    """Start the run that takes a tenant off a cluster.
+
+    Raises:
+        BadQueue: If the cluster is none of Kubernetes.
+        QueueInUse: If jobs of the tenant hold devices or wait there.
+    """
+    cluster = _kubernetes(session, key)
+    users = count_jobs(session, cluster.id, tenant_id)
+    if users:
+        noun = "job holds devices or waits" if users == 1 else "jobs hold devices or wait"
+        raise QueueInUse(
+            f"{users} {noun} on {cluster.name} for this tenant.",
+            fix="Wait for their end, or cancel them.",
+        )
+    given = {
+        "cluster_id": str(cluster.id),
+        "tenant_id": str(tenant_id),
+        "actor": caller.name,
+    }
+    plan = _plan(OFFBOARD, OFFBOARD_STEPS, given, cluster, caller)
+    return runs.start_run(session, plan, now, policy)
+
+
+def open_queues(
+    session: WriteSession,
+    cluster_id: ClusterId,
+    tenant_id: TenantId,
+    openings: Sequence[Opening],
+    actor: str,
+    now: int,
+) -> list[str]:
+    """Declare the LocalQueues of a tenant as they are asked; again changes nothing."""
+    known = {
+        each.name: each
+        for each in load_declared(session, cluster_id).local_queues
+        if each.spec.tenant_id == tenant_id
+    }
+    for each in openings:
+        door = Door(tenant_id, each.cluster_queue, tuple(sorted(each.job_types)), {})
+        before = known.get(each.name)
+        if before is None:
+            create_local_queue(session, cluster_id, each.name, door, actor, now)
+        elif before.spec != door:
+            change_local_queue(session, cluster_id, each.name, door, None, actor, now)
+    return [each.name for each in openings]
+
+
+def close_queues(
+    session: WriteSession, cluster_id: ClusterId, tenant_id: TenantId, actor: str, now: int
+) -> list[str]:
+    """Withdraw every LocalQueue of a tenant; return their names."""
+    found = [
+        each.name
+        for each in load_declared(session, cluster_id).local_queues
+        if each.spec.tenant_id == tenant_id
+    ]
+    for name in found:
+        delete_local_queue(session, cluster_id, name, tenant_id, actor, now)
+    return found
+
+
+def tenant_name(session: ReadSession, tenant_id: TenantId) -> str:
+    """Return the name of a tenant.
+
+    Raises:
+        BadQueue: If there is none.
+    """
+    found = identity.tenants_by_ids(session, {tenant_id}).get(tenant_id)
+    if found is None:
+        raise BadQueue("The tenant is gone.", field="tenant", fix="List the tenants.")
+    return found.name
+
+
+def _kubernetes(session: ReadSession, key: UUID | str) -> Cluster:
+    cluster = clusters.get_cluster(session, key)
+    if cluster.kind != KUBERNETES:
+        raise BadQueue(
+            f"{cluster.name} is {cluster.kind}: tenants need no setting up there.",
+            field="cluster",
+            fix="Name a cluster of Kubernetes.",
+        )
+    return cluster
+
+
+def _plan(
+    kind: str,
+    steps: Sequence[tuple[str, str]],
+    given: dict[str, Any],
+    cluster: Cluster,
+    caller: Caller,
+) -> RunPlan:
+    made: list[StepPlan] = []
+    for order, (key, name) in enumerate(steps):
+        made.append(
+            StepPlan(
+                key=key,
+                handler=tenancy_handler(key),
+                input=given,
+                name=name,
+                needs=(made[-1].key,) if made else (),
+                order=order,
+                retry=_RETRY,
+                timeout_ms=STEP_MS,
+            )
+        )
+    return RunPlan(
+        kind=kind,
+        name=f"{kind.partition('.')[2]} a tenant on {cluster.name}",
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        steps=tuple(made),
+        source_id=cluster.id,
+        on_failure=OnFailure.FAIL_FAST,
+        traceparent=caller.traceparent,
+        created_by=caller.name,
+    )

@@ -177,6 +177,8 @@ class Container:
             "env": [f"{k}={v}" for k, v in command.environment.items()] if command else [],
             "running": running,
         }
+        if not self.folder.exists():  # the pod was taken away meanwhile
+            return
         path = self.folder / f"{self.name}.json"
         fresh = path.with_suffix(".new")
         fresh.touch(mode=0o600)  # an environment may hold secrets

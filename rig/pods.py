@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -111,8 +112,7 @@ class PodRun:
 
     async def run(self) -> None:
         """Run the pod to its end, and remove it once it is deleted."""
-        self._files.clear()
-        self._files.folder.mkdir(parents=True)
+        self._files.take()
         phase, why = await self._run_until_stopped()
         await self._finish(phase, why)
         await self._deletion.wait()
@@ -123,9 +123,11 @@ class PodRun:
         work = asyncio.ensure_future(self._work())
         deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
         either: set[asyncio.Future[Any]] = {work, self._stop}
-        done, _ = await asyncio.wait(
-            either, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        try:
+            done, _ = await asyncio.wait(either, timeout=deadline_s, return_when=FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the pod was taken away without being asked to end
+            work.cancel()
+            raise
         if work in done:
             return work.result(), None
         why = Stopped(
@@ -242,7 +244,7 @@ class PodRun:
         run = asyncio.ensure_future(self._run_container(container, init=True))
         if sidecar:
             started = asyncio.ensure_future(container.has_started.wait())
-            await asyncio.wait({started, run}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({started, run}, return_when=FIRST_COMPLETED)
             started.cancel()
             return True
         try:

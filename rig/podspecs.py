@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
+OWNER = "uid"
 Fetch = Callable[[str], Awaitable[Object | None]]
 _VARIABLE = re.compile(r"\$(\$|\((?P<name>[A-Za-z_][-A-Za-z0-9_.]*)\))")
 
@@ -47,9 +48,17 @@ class PodFiles:
         self._fetch = fetch
         self._volumes: dict[str, Path] = {}
 
-    def clear(self) -> None:
-        """Remove everything of this pod, and of one of its name before it."""
+    def take(self) -> None:
+        """Make the pod's folder, without what one of its name left."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        (self.folder / OWNER).write_text(self.pod["metadata"]["uid"])
+
+    def clear(self) -> None:
+        """Remove everything of this pod, but nothing of a later one of its name."""
+        owner = self.folder / OWNER
+        if owner.exists() and owner.read_text() == self.pod["metadata"]["uid"]:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     async def make_volumes(self) -> None:
         """Make a folder for each volume.

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rig.api import Api
+from rig.processes import is_alive
 from rig.rigs import RigPlan, find_rig, running_rig
 from tests.kubernetes.rigged import RunningCluster, is_ready
 from tests.waiting import wait_until
@@ -187,7 +188,20 @@ def test_a_deleted_pod_is_asked_to_end_and_is_gone_with_its_processes(
     pods.api.delete(f"{pods.path}/ends")
     wait_until(lambda: pods.api.find(f"{pods.path}/ends") is None, "the pod is gone")
     assert said.read_text() == "asked\n"
-    assert not Path("/proc", str(pid)).exists()
+    assert not is_alive(pid)
+
+
+def test_a_pod_taken_away_by_force_leaves_no_process_and_its_name_to_the_next(
+    pods: Pods, tmp_path: Path
+) -> None:
+    said = tmp_path / "pid"
+    pods.create(a_pod("forced", f"echo $$$$ > {said}; while :; do sleep 0.05; done"))
+    pid = int(wait_until(lambda: read_if_there(said), "the pod's process runs"))
+    pods.api.delete(f"{pods.path}/forced?gracePeriodSeconds=0")
+    pods.create(a_pod("forced", "echo the next"))
+    pods.wait_for_phase("forced", "Succeeded")
+    assert pods.log_of("forced") == "the next\n"
+    wait_until(lambda: not is_alive(pid), "the first one's process ended")
 
 
 def test_a_crashing_container_is_restarted_and_its_previous_log_kept(pods: Pods) -> None:

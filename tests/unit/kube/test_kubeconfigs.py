@@ -6,7 +6,9 @@ import base64
 import copy
 import datetime
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from gpuplane.kube.connections import BadKubeconfig, read_kubeconfig
 from gpuplane.kube.kubeconfigs import MAX_KUBECONFIG_BYTES, write_kubeconfig
 from tests.certificates import DAY, Authority
 
+ROOT = Path(__file__).parents[3]
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 AUTHORITY = Authority(NOW)
 OLD_AUTHORITY = Authority(NOW, days=0)
@@ -453,3 +456,12 @@ def test_a_key_that_is_written_twice_is_refused_with_its_place() -> None:
         "clusters[0].cluster.server",
         "It is written twice.",
     )
+
+
+def test_the_page_names_every_field_for_which_a_kubeconfig_is_refused() -> None:
+    page = (ROOT / "docs" / "reference" / "kubeconfigs.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    refused = {field.rpartition(".")[2] for _, _, field, _ in BAD}
+    assert refused - named == {"cluster", "user"}  # whole entries: the sentences name them
+    assert named <= refused

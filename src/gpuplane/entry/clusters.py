@@ -18,7 +18,7 @@ from gpuplane.entry.pipelines import words
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.loops.clusters import registering
-from gpuplane.loops.clusters.addons import make_step
+from gpuplane.loops.clusters.addons import adopt_step, make_step
 from gpuplane.loops.clusters.deleting import drain, forget, release
 from gpuplane.loops.clusters.loop import ClustersLoop, LookSettings
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, step
@@ -79,6 +79,7 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
         "collect_node_info": registering.collect_node_info,
         "create_default_queues": registering.create_default_queues,
         "make_available": registering.make_available,
+        "adopt": adopt_step,
         "drain": drain,
         "release": release,
         "forget": forget,

@@ -11,11 +11,13 @@ from urllib.parse import urlsplit
 
 from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Forbidden
 from gpuplane.kube.kinds import Kind
 
 OLDEST = (1, 29)
 """Kueue's own requirement, and the first with every field of Jobs that is used here."""
 REVIEWS_AT_ONCE = 10
+OPENSHIFT_INGRESS = Kind("config.openshift.io", "v1", "ingresses", "Ingress", namespaced=False)
 READ = ("get", "list", "watch")
 WRITE = ("create", "patch", "delete")
 
@@ -113,6 +115,10 @@ class ClusterLook:
     platform: str
     kueue: str
     missing: tuple[MissingRight, ...]
+    uid: str = ""
+    """Of its `kube-system` namespace, which no other cluster has; empty if it may not be read."""
+    domain: str = ""
+    """Below which OpenShift makes routes; empty elsewhere."""
 
     @property
     def is_too_old(self) -> bool:
@@ -143,7 +149,26 @@ async def look_at(client: KubeClient, server: str) -> ClusterLook:
         platform=_PLATFORMS.get(distribution, "ON_PREM"),
         kueue="" if kueue is None else kueue.preferred,
         missing=await find_missing(client, wanted),
+        uid=await _find_uid(client),
+        domain=await _find_domain(client) if is_openshift else "",
     )
+
+
+async def _find_uid(client: KubeClient) -> str:
+    try:
+        found = await client.find(kinds.NAMESPACE, "kube-system")
+    except Forbidden:
+        return ""
+    return "" if found is None else str(found["metadata"].get("uid", ""))
+
+
+async def _find_domain(client: KubeClient) -> str:
+    """Return the domain of OpenShift's routes, which its configuration names."""
+    try:
+        found = await client.find(OPENSHIFT_INGRESS, "cluster")
+    except Forbidden:
+        return ""
+    return "" if found is None else str((found.get("spec") or {}).get("domain", ""))
 
 
 _PLATFORMS = {"eks": "EKS", "aks": "AKS", "gke": "GKE"}

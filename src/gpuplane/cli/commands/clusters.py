@@ -6,6 +6,7 @@ import click
 
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.identity import tenant_id
+from gpuplane.cli.commands.registration import COMMANDS
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick
 from gpuplane.cli.output import Column, Output, output_option, paint_status, show_one, show_rows
@@ -16,6 +17,10 @@ from gpuplane.cli.words import age, clock_text, model_text, short_id
 @click.group(cls=NearestGroup)
 def clusters() -> None:
     """Clusters: where jobs run. CLUSTER is a name or an id."""
+
+
+for command in COMMANDS:
+    clusters.add_command(command)
 
 
 def _path(cluster: str, *parts: str) -> str:
@@ -61,6 +66,18 @@ def show_cluster(cluster: str, output: Output) -> None:
         ("kind", found["kind"] + (" (simulated)" if found["simulated"] else "")),
         ("state", paint_status(found["state"].lower())),
         ("reason", found["state_reason"]),
+        ("since", found["not_available_since"]),
+        ("next try", found["next_retry_time"]),
+        ("server", found["server_url"]),
+        ("version", " ".join(filter(None, (found["kubernetes_version"], found["distribution"])))),
+        ("platform", found["platform"] if found["server_url"] else None),
+        ("role", found["role"] if found["server_url"] else None),
+        ("admission", found["admission"]),
+        ("ingress", found["ingress_url"]),
+        ("masters", "take work" if found["enable_master_node"] else None),
+        ("attributes", found["attributes"]),
+        ("health", "\n".join(f"{c['kind']}: {c['verdict']} {c['message']}" for c in
+                             found["health"])),
         ("frozen", found["frozen_reason"] or "yes" if found["frozen"] else None),
         ("open to", "all tenants" if found["is_open_to_all"] else "granted tenants"),
         ("GPUs", _gpus(found)),

@@ -10,7 +10,14 @@ from gpuplane.db import ReadSession
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.nodes import service
-from gpuplane.domains.nodes.schemas import DrainIn, GpuOut, NodeOut, NodesOut, TaintOut
+from gpuplane.domains.nodes.schemas import (
+    ConditionOut,
+    DrainIn,
+    GpuOut,
+    NodeOut,
+    NodesOut,
+    TaintOut,
+)
 from gpuplane.domains.nodes.service import Gpu, Node
 from gpuplane.kit.access import Permission, requires
 
@@ -78,6 +85,7 @@ def _cluster_id(session: ReadSession, key: str) -> ClusterId:
 
 
 def _node_body(node: Node) -> NodeOut:
+    details = node.details
     return NodeOut.model_construct(
         id=node.id,
         cluster_id=node.cluster_id,
@@ -100,6 +108,29 @@ def _node_body(node: Node) -> NodeOut:
         rack=node.rack,
         block=node.block,
         rdma_fabric=node.rdma_fabric,
+        type=details.kind,
+        internal_ip=details.internal_ip,
+        schedulable=node.present
+        and node.ready
+        and not node.cordoned
+        and not details.unschedulable
+        and details.is_counted,
+        unschedulable=details.unschedulable,
+        is_counted=details.is_counted,
+        total_workers=max(1, sum(gpu.present for gpu in node.gpus)) if details.is_counted else 0,
+        threads_per_core=details.threads_per_core,
+        core_count=details.core_count,
+        hardware_info=details.hardware,
+        conditions=[
+            ConditionOut(type=kind, status=status, reason=reason, message=message)
+            for kind, status, reason, message in details.conditions
+        ],
+        nfd_detected=details.nfd_detected,
+        nfd_labels=details.nfd_labels,
+        detection_method=details.detection_method,
+        kernel_info=details.kernel,
+        driver_info=details.driver,
+        status_sync_at=node.status_sync_at,
         gpus=[_gpu_body(each) for each in node.gpus],
         updated_at=node.updated_at,
         resource_version=node.version,

@@ -84,8 +84,12 @@ def insert_nodes(session: WriteSession, nodes: Sequence[Node]) -> None:
 
 
 def insert_gpus(session: WriteSession, gpus: Sequence[Gpu], now: int) -> None:
-    """Store new GPUs."""
-    session.execute(insert(_gpus), [_gpu_values(gpu, now) for gpu in gpus])
+    """Store GPUs that are new on their node; one that was known elsewhere has moved there."""
+    moved = models_of(session, [gpu.gpu_id for gpu in gpus])
+    fresh = [_gpu_values(gpu, now) for gpu in gpus if gpu.gpu_id not in moved]
+    if fresh:
+        session.execute(insert(_gpus), fresh)
+    update_gpus(session, [gpu for gpu in gpus if gpu.gpu_id in moved], now)
 
 
 def update_facts(session: WriteSession, nodes: Iterable[Node], now: int) -> None:

@@ -1,6 +1,6 @@
 """API bodies of nodes and GPUs."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import Field
@@ -32,6 +32,15 @@ class TaintOut(Body):
     effect: str
 
 
+class ConditionOut(Body):
+    """A condition that a node reports."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
 class NodeOut(Body):
     """One node: what was last seen of it, and the operator's marks."""
 
@@ -54,6 +63,28 @@ class NodeOut(Body):
     rack: str
     block: str
     rdma_fabric: str
+    type: str
+    """`MASTER`, `WORKER`, `GPU` or `HPU`."""
+    internal_ip: str
+    schedulable: bool
+    """Whether new work may start there: ready, counted, and cordoned nowhere."""
+    unschedulable: bool
+    """Whether it is cordoned in the cluster itself."""
+    is_counted: bool
+    """False for a node of the control plane where its cluster does not use those."""
+    total_workers: int
+    """Devices that work may have; 1 for a node without."""
+    threads_per_core: int | None
+    core_count: int | None
+    hardware_info: dict[str, Any]
+    conditions: list[ConditionOut]
+    nfd_detected: bool
+    nfd_labels: dict[str, str]
+    detection_method: str
+    """By which trace its hardware is known, such as `gpu-feature-discovery` or `capacity`."""
+    kernel_info: dict[str, str]
+    driver_info: dict[str, str]
+    status_sync_at: InstantOut | None
     gpus: list[GpuOut]
     updated_at: InstantOut
     resource_version: int

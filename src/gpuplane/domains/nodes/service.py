@@ -266,11 +266,17 @@ def _compare(
                 if health is not None:
                     sentences.append((health[0], node.name, health[1]))
         changed_gpus.extend(replace(old, present=False) for old in known.values() if old.present)
+    there = {gpu.gpu_id for observation in seen for gpu in observation.gpus}
+    changed_gpus = [gpu for gpu in changed_gpus if gpu.present or gpu.gpu_id not in there]
     names = {observation.name for observation in seen}
     for name, before in stored.items():
         if name not in names and before.present:
             changed_nodes.append(replace(before, present=False, ready=False, message="not seen"))
-            changed_gpus.extend(replace(gpu, present=False) for gpu in before.gpus if gpu.present)
+            changed_gpus.extend(
+                replace(gpu, present=False)
+                for gpu in before.gpus
+                if gpu.present and gpu.gpu_id not in there
+            )
             sentences.append(("node.removed", name, f"Node {name} is gone from the cluster."))
     return InventoryChanges(
         tuple(new_nodes),

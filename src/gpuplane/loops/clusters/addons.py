@@ -28,6 +28,7 @@ from gpuplane.loops.clusters.catalogue import (
     addons_of,
     compute_values,
     decide,
+    find_addon,
     load_addons,
 )
 from gpuplane.loops.clusters.registering import load_facts, summarise
@@ -191,6 +192,19 @@ async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonSta
             return await _note(tools, cluster, addon, "adopted", "", made)
     except HelmError as error:
         return Failed(f"Helm{error.reason}", _told(addon, error), is_final=True)
+
+
+async def adopt_step(
+    tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+) -> Answer:
+    """Do the step that adopts one add-on."""
+    addon = find_addon(str(given["addon"]))
+    if addon is None:
+        return Failed("AddonNotFound", f"The list has no add-on {given['addon']!r}.", is_final=True)
+    done = await adopt(tools, cluster, addon)
+    if isinstance(done, Failed):
+        return done
+    return Completed({"addon": done.name, "release": done.release_name, "state": done.state})
 
 
 def chart_of(addon: Addon, folder: str) -> Chart:

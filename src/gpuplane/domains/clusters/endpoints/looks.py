@@ -25,6 +25,8 @@ class Look:
     platform: str
     admission: str
     warnings: tuple[str, ...]
+    uid: str = ""
+    ingress_url: str = ""
 
     @property
     def host(self) -> str:
@@ -70,6 +72,8 @@ async def look_by(connection: Connection, admission: str | None) -> Look:
         platform=found.platform,
         admission=admission or ("kueue" if found.kueue else "embedded"),
         warnings=tuple(right.sentence for right in found.missing),
+        uid=found.uid,
+        ingress_url=f"https://{found.domain}" if found.domain else "",
     )
 
 

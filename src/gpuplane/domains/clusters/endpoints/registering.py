@@ -5,7 +5,7 @@ import json
 import secrets
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
 
 from gpuplane.core.ids import ClusterId
@@ -14,7 +14,7 @@ from gpuplane.domains.clusters import service
 from gpuplane.domains.clusters.endpoints.looks import Look, look_by, read_connection
 from gpuplane.domains.clusters.endpoints.operating import ClusterKey as ClusterName
 from gpuplane.domains.clusters.endpoints.shaping import cluster_body
-from gpuplane.domains.clusters.errors import ClusterExists, ClusterRefused
+from gpuplane.domains.clusters.errors import AddonNotFound, ClusterExists, ClusterRefused
 from gpuplane.domains.clusters.schemas import (
     AddonsIn,
     ClusterDescriptionIn,
@@ -89,6 +89,7 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     await _refuse_taken(call, asked.name)
     text = asked.kubeconfig.get_secret_value()
     look = await look_by(read_connection(text, asked.context), asked.admission)
+    await _refuse_known(call, look)
     cluster = _new_cluster(asked, look, call.now)
     credential = await _sealed(call, cluster.id, text, look, 1)
     plain, key = new_cluster_key(call, cluster.id)
@@ -167,6 +168,13 @@ async def replace_credentials(
     before = await call.read(lambda s: service.find_credential(s, known.id))
     text = body.kubeconfig.get_secret_value()
     look = await look_by(read_connection(text, body.context), None)
+    if look.uid and look.uid != known.config.get("uid", look.uid):
+        raise ClusterRefused(
+            f"These are credentials of another cluster than {known.name}.",
+            code="another_cluster",
+            field="kubeconfig",
+            fix="Register that one under a name of its own.",
+        )
     number = 1 if before is None else before.number + 1
     credential = await _sealed(call, known.id, text, look, number)
     changes = {
@@ -221,6 +229,36 @@ async def delete_cluster(
         "clusters.start_deletion",
         lambda s: service.start_deletion(s, known.id, plan, policy, call.principal.name, call.now),
         lambda made: _registration(*made, service.DELETE_STEPS, None, ()),
+        202,
+    )
+
+
+@router.post("/clusters/{cluster}/addons/{addon}/adoption", status_code=202)
+@requires(Permission.CLUSTER_MANAGE)
+async def adopt_addon(
+    call: CallDep, cluster: ClusterName, addon: Annotated[str, Path(max_length=63)]
+) -> RegistrationOut:
+    """Take over an add-on that somebody else installed; a run does it."""
+    known = await call.read(lambda s: service.get_cluster(s, cluster))
+    statuses = await call.read(lambda s: service.list_addons(s, known.id))
+    if addon not in {each.name for each in statuses}:
+        names = ", ".join(each.name for each in statuses) or "none; register it first"
+        raise AddonNotFound(
+            f"There is no add-on {addon!r}.", field="addon", fix=f"Add-ons of it: {names}."
+        )
+    plan = service.plan_adoption(
+        known.id,
+        known.name,
+        addon,
+        tenant_id=call.principal.tenant_id,
+        project_id=call.principal.project_id,
+        actor=call.principal.name,
+    )
+    policy = call.port("run_policy", RunPolicy)
+    return await call.write(
+        "clusters.start_adoption",
+        lambda s: service.start_adoption(s, known.id, plan, policy, call.now),
+        lambda made: _registration(*made, service.ADOPT_STEPS, None, ()),
         202,
     )
 
@@ -280,6 +318,17 @@ async def _refuse_taken(call: Call, name: str) -> None:
         )
 
 
+async def _refuse_known(call: Call, look: Look) -> None:
+    """Refuse a cluster that is registered under another name: its GPUs would be sold twice."""
+    for each in await call.read(service.list_clusters):
+        if look.uid and each.config.get("uid") == look.uid:
+            raise ClusterExists(
+                f"It is registered already, as {each.name!r}.",
+                field="kubeconfig",
+                fix=f"Use {each.name}, or replace its credentials.",
+            )
+
+
 def _new_cluster(asked: ClusterIn, look: Look, now: int) -> Cluster:
     return Cluster(
         id=ClusterId(new_id()),
@@ -290,7 +339,7 @@ def _new_cluster(asked: ClusterIn, look: Look, now: int) -> Cluster:
         state_reason="",
         labels={},
         notes=(),
-        config={"admission": look.admission},
+        config={"admission": look.admission, "uid": look.uid},
         frozen=False,
         frozen_reason="",
         preemption_policy={},
@@ -302,7 +351,7 @@ def _new_cluster(asked: ClusterIn, look: Look, now: int) -> Cluster:
         role=asked.role or "worker",
         server_url=look.connection.server,
         host=look.host,
-        ingress_url=asked.ingress_url or "",
+        ingress_url=asked.ingress_url or look.ingress_url,
         enable_master_node=bool(asked.enable_master_node),
         kubernetes_version=look.version,
         distribution=look.distribution,

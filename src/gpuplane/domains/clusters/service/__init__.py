@@ -56,9 +56,11 @@ from gpuplane.domains.clusters.service.operating import (
     withdraw_maintenance,
 )
 from gpuplane.domains.clusters.service.plans import (
+    ADOPT_STEPS,
     DELETE_STEPS,
     REGISTER_STEPS,
     handler_name,
+    plan_adoption,
     plan_deletion,
     plan_registration,
 )
@@ -78,10 +80,12 @@ from gpuplane.domains.clusters.service.registering import (
     register,
     register_again,
     remove,
+    start_adoption,
     start_deletion,
 )
 
 __all__ = [
+    "ADOPT_STEPS",
     "DEFAULT_CONTACT_POLICY",
     "DELETE_STEPS",
     "HEALTH_KINDS",
@@ -139,6 +143,7 @@ __all__ = [
     "note_shapes",
     "open_connection",
     "patch_preemption_policy",
+    "plan_adoption",
     "plan_deletion",
     "plan_registration",
     "policy_of",
@@ -149,6 +154,7 @@ __all__ = [
     "revoke",
     "revoke_key",
     "rewrap_credentials",
+    "start_adoption",
     "start_deletion",
     "thaw",
     "withdraw_maintenance",

@@ -8,6 +8,7 @@ from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
 
 REGISTER = "cluster.register"
 DELETE = "cluster.delete"
+ADOPT = "cluster.adopt"
 
 _CONNECT = Retry(attempts=4, delay_ms=30_000, factor=2.0, max_delay_ms=120_000)
 """The first try and three more, 30 s apart and twice as long each (11.2)."""
@@ -37,6 +38,11 @@ DELETE_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("drain", "Move or end the work that runs there", _STORE, DRAIN_MS),
     ("release", "Remove what is ours in the cluster", _CONNECT, 5 * STEP_MS),
     ("forget", "Delete credentials, keys and inventory", _STORE, STEP_MS),
+)
+
+
+ADOPT_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
+    ("adopt", "Take over what is installed already", _HELM, HELM_MS),
 )
 
 
@@ -96,6 +102,22 @@ def plan_deletion(
         steps=_chain(DELETE_STEPS, given),
         source_id=cluster_id,
         on_failure=OnFailure.FAIL_FAST,
+        created_by=actor,
+    )
+
+
+def plan_adoption(
+    cluster_id: UUID, name: str, addon: str, *, tenant_id: UUID, project_id: UUID, actor: str
+) -> RunPlan:
+    """Return the run that takes over an add-on which somebody else installed."""
+    given = {"cluster_id": str(cluster_id), "addon": addon}
+    return RunPlan(
+        kind=ADOPT,
+        name=f"adopt {addon} on {name}",
+        tenant_id=tenant_id,
+        project_id=project_id,
+        steps=_chain(ADOPT_STEPS, given),
+        source_id=cluster_id,
         created_by=actor,
     )
 

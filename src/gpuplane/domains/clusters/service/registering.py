@@ -210,6 +210,20 @@ def list_addons(session: ReadSession, key: UUID | str) -> tuple[AddonStatus, ...
     return repository.list_addons(session, get_cluster(session, key).id)
 
 
+def start_adoption(
+    session: WriteSession, key: UUID | str, plan: RunPlan, policy: RunPolicy, now: int
+) -> tuple[Cluster, Run]:
+    """Have a run take over an add-on.
+
+    Raises:
+        ClusterBusy: If the cluster is being registered, drained or deleted.
+    """
+    cluster = get_cluster(session, key)
+    if cluster.kind != KUBERNETES or cluster.state in HELD_STATES:
+        raise _busy(cluster, "changed")
+    return cluster, runs.start_run(session, plan, now, policy)
+
+
 def start_deletion(
     session: WriteSession,
     key: UUID | str,

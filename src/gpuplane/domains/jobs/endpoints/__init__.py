@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from gpuplane.domains.jobs.endpoints import (
     changing,
+    leaving,
     logs,
     planning,
     quotas,
@@ -14,7 +15,7 @@ from gpuplane.domains.jobs.endpoints import (
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 
 router = APIRouter(tags=["jobs"])
-for part in (submitting, changing, reading, logs, planning, quotas, workspaces):
+for part in (submitting, changing, reading, logs, planning, quotas, workspaces, leaving):
     router.routes.extend(part.router.routes)
 
 __all__ = ["WorkspaceFolder", "router"]

@@ -1,0 +1,277 @@
+"""Registered clusters: brought in, looked at, changed, adopted, deleted."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client, segment
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
+from gpuplane.cli.parameters import DURATION
+from gpuplane.cli.runviews import follow_run
+from gpuplane.cli.words import age, clock_text
+
+MAX_BYTES = 512 << 10
+WAIT = click.option("--wait/--no-wait", default=True, help="Follow its steps to the end.")
+KUBECONFIG = click.option(
+    "--kubeconfig", "path", required=True, metavar="FILE", help="`-` for standard input."
+)
+CONTEXT = click.option("--context", help="Of the kubeconfig; its current one unless given.")
+DRAIN_WAIT_S = 3_600
+
+
+def _read(path: str) -> str:
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
+    if len(text) > MAX_BYTES:
+        raise CliError(f"{path} is longer than {MAX_BYTES} bytes.", code=Exit.USAGE)
+    return text
+
+
+def _path(cluster: str, *parts: str) -> str:
+    return "/".join([f"/clusters/{segment(cluster)}", *(segment(part) for part in parts)])
+
+
+def _follow(client: Client, made: dict[str, Any], *, wait: bool) -> None:
+    """Follow the run of an answer; a run that fails ends the command with 1."""
+    run_id = made["workflow_id"]
+    if not wait:
+        note(f"run {run_id} goes on; follow it with: gpuplane pipelines watch {run_id}")
+        return
+    run = follow_run(client, run_id)
+    if run["status"] != "completed":
+        raise CliError(f"The run {run['status']}. {run['message']}".strip(), code=Exit.FAILED)
+
+
+@click.command("register")
+@click.argument("name")
+@KUBECONFIG
+@CONTEXT
+@click.option(
+    "--admission",
+    type=click.Choice(["embedded", "kueue"]),
+    help="Who admits work; Kueue where it is served unless given.",
+)
+@click.option("--role", type=click.Choice(["manager", "worker"]), help="Among several clusters.")
+@click.option(
+    "--platform",
+    type=click.Choice(["ON_PREM", "EKS", "AKS", "GKE"]),
+    help="Found out unless given.",
+)
+@click.option("--ingress-url", help="Where its services are reached from outside.")
+@click.option("--masters", is_flag=True, help="Let nodes of the control plane take work.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="What affinity and data classification go by; again for each.",
+)
+@click.option("--addon", "addons", multiple=True, metavar="NAME", help="Install only these.")
+@click.option("--no-addons", is_flag=True, help="Install none.")
+@WAIT
+def register(
+    name: str,
+    path: str,
+    context: str | None,
+    attributes: tuple[str, ...],
+    addons: tuple[str, ...],
+    *,
+    masters: bool,
+    no_addons: bool,
+    wait: bool,
+    **given: str | None,
+) -> None:
+    """Register a Kubernetes cluster by its kubeconfig, and show the steps as they go.
+
+    The kubeconfig is sealed and never shown again. It must hold its credentials: programs to run
+    and files to read are refused.
+    """
+    client = Client()
+    body: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    body |= {"name": name, "kubeconfig": _read(path)}
+    if context is not None:
+        body["context"] = context
+    if masters:
+        body["enable_master_node"] = True
+    if attributes:
+        body["attributes"] = dict(_pair(each) for each in attributes)
+    if addons or no_addons:
+        body["addons"] = list(addons)
+    made = client.post("/clusters", body)
+    for warning in made["warnings"]:
+        note(f"missing, and not needed to run work: {warning}")
+    cluster = made["cluster"]
+    click.echo(f"{cluster['name']} {cluster['kubernetes_version']} at {cluster['server_url']}")
+    click.echo(f"key of its metrics, shown this once: {made['metrics_key']}")
+    _follow(client, made, wait=wait)
+    if wait:
+        click.echo(f"{cluster['name']} is {client.get(_path(cluster['id']))['state'].lower()}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise click.UsageError(f"{text!r} is no KEY=VALUE.")
+    return key, value
+
+
+@click.command("register-again")
+@click.argument("cluster")
+@click.option("--addon", "addons", multiple=True, metavar="NAME", help="Install only these.")
+@WAIT
+def register_again(cluster: str, addons: tuple[str, ...], *, wait: bool) -> None:
+    """Run a registration once more: after a failure, or to bring in add-ons."""
+    client = Client()
+    body = {"addons": list(addons)} if addons else None
+    _follow(client, client.post(_path(cluster, "registration"), body), wait=wait)
+    click.echo(f"{cluster} is {client.get(_path(cluster))['state'].lower()}")
+
+
+@click.command("set")
+@click.argument("cluster")
+@click.option("--admission", type=click.Choice(["embedded", "kueue"]))
+@click.option("--role", type=click.Choice(["manager", "worker"]))
+@click.option("--ingress-url")
+@click.option("--masters/--no-masters", "enable_master_node", default=None)
+@click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE")
+def change(cluster: str, attributes: tuple[str, ...], **given: Any) -> None:
+    """Change what is said of a cluster; what is left out stays."""
+    body = {key: value for key, value in given.items() if value is not None}
+    if attributes:
+        body["attributes"] = dict(_pair(each) for each in attributes)
+    if not body:
+        raise click.UsageError("Say what is to be changed.")
+    Client().patch(_path(cluster), body)
+    click.echo(f"{cluster}: {', '.join(sorted(body))} changed")
+
+
+@click.command("credentials")
+@click.argument("cluster")
+@click.option("--kubeconfig", "path", metavar="FILE", help="Put these in the place of the old.")
+@CONTEXT
+@output_option
+def credentials(cluster: str, path: str | None, context: str | None, output: Output) -> None:
+    """Say which credentials are kept and until when they hold, or replace them."""
+    client = Client()
+    where = _path(cluster, "credentials")
+    if path is None:
+        found = client.get(where)
+    else:
+        body = {"kubeconfig": _read(path)} | ({"context": context} if context else {})
+        found = client.put(where, body)
+    ends = found["expires_at"]
+    fields = [
+        ("number", found["number"]),
+        ("context", found["context"]),
+        ("expires", clock_text(ends) if ends else "not told by them"),
+        ("stored", f"{clock_text(found['stored_at'])} by {found['stored_by']}"),
+    ]
+    show_one(found, fields, output)
+
+
+@click.command("health")
+@click.argument("cluster")
+@output_option
+def health(cluster: str, output: Output) -> None:
+    """Show what the last checks of a cluster found."""
+    columns = (
+        Column("CHECK", lambda row: row["kind"]),
+        Column("VERDICT", lambda row: row["verdict"], status=True),
+        Column("MESSAGE", lambda row: row["message"]),
+        Column("AGE", lambda row: age(row["checked_at"]), right=True),
+    )
+    found = Client().get(_path(cluster, "health"))
+    show_rows(found["checks"], columns, output, empty="It was not looked at yet.")
+
+
+@click.command("addons")
+@click.argument("cluster")
+@output_option
+def addons(cluster: str, output: Output) -> None:
+    """Show what became of each add-on."""
+    columns = (
+        Column("ADDON", lambda row: row["name"]),
+        Column("STATE", lambda row: row["state"], status=True),
+        Column("VERSION", lambda row: row["chart_version"]),
+        Column("RELEASE", lambda row: f"{row['namespace']}/{row['release_name']}", wide=True),
+        Column("MESSAGE", lambda row: row["message"]),
+    )
+    show_rows(Client().rows(_path(cluster, "addons")), columns, output, empty="None was tried.")
+
+
+@click.command("adopt")
+@click.argument("cluster")
+@click.argument("addon")
+@WAIT
+def adopt(cluster: str, addon: str, *, wait: bool) -> None:
+    """Take over an add-on that somebody else installed."""
+    client = Client()
+    _follow(client, client.post(_path(cluster, "addons", addon, "adoption")), wait=wait)
+    click.echo(f"{addon} on {cluster} is ours")
+
+
+@click.command("keys")
+@click.argument("cluster")
+@click.option("--issue", is_flag=True, help="Issue one; it is shown this once.")
+@click.option("--revoke", metavar="ID", help="Take one back.")
+@output_option
+def keys(cluster: str, revoke: str | None, output: Output, *, issue: bool) -> None:
+    """List the keys by which a cluster pushes its metrics, issue one, or take one back."""
+    client = Client()
+    path = _path(cluster, "keys")
+    if issue:
+        click.echo(client.post(path)["key"])
+        return
+    if revoke is not None:
+        client.delete(f"{path}/{segment(revoke)}")
+    columns = (
+        Column("ID", lambda row: row["id"]),
+        Column("HINT", lambda row: row["hint"]),
+        Column("ISSUED", lambda row: clock_text(row["issued_at"])),
+        Column("BY", lambda row: row["issued_by"]),
+        Column("HOLDS", lambda row: row["revoked_at"] is None),
+    )
+    show_rows(client.rows(path), columns, output, empty="It has no keys.")
+
+
+@click.command("rm")
+@click.argument("cluster")
+@click.option("--force", is_flag=True, help="End its work at once; says first what is lost.")
+@click.option(
+    "--drain-wait",
+    "wait_s",
+    type=DURATION,
+    default=DRAIN_WAIT_S,
+    show_default="1h",
+    help="How long batch work may go on, and checkpoints may take.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@WAIT
+def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> None:
+    """Delete a cluster: its work is drained first; the cluster itself stays as it is.
+
+    Services move at once, training writes a checkpoint and moves, batch work may end.
+    """
+    client = Client()
+    found = client.get(_path(cluster))
+    plan = client.get(_path(cluster, "deletion-plan"))
+    for job in plan["jobs"]:
+        end = job["parting"] if job["may_move"] else "cancelled: it may run nowhere else"
+        lost = f", {job['lost_s']} s of its work are lost" if force and job["lost_s"] else ""
+        click.echo(f"{job['name']} ({job['job_type']}, {job['status']}): {end}{lost}", err=True)
+    count = len(plan["jobs"])
+    if force and count:
+        click.echo(f"{plan['lost_s']} s of work of {count} jobs are lost.", err=True)
+    if not yes:
+        click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
+    made = client.delete(_path(found["id"]), force=str(force).lower(), wait_s=wait_s)
+    _follow(client, made, wait=wait)
+    click.echo(f"{found['name']} is {'deleted' if wait else 'being deleted'}")
+
+
+COMMANDS = (register, register_again, change, credentials, health, addons, adopt, keys, remove)

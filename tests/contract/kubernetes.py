@@ -1,4 +1,4 @@
-"""The Kubernetes backend in the contract suite: a real API server, real controllers, real processes.
+"""The Kubernetes backend in the contract suite: real API server, controllers and processes.
 
 The pods of one node of the rig run as processes of this machine, so the plans' commands do what
 they say. Every test has a cluster id of its own, by which its objects are told from others'.
@@ -19,7 +19,7 @@ from gpuplane.kube.errors import AlreadyThere
 from gpuplane.kube.kinds import CONFIG_MAP, JOB, NODE
 
 NODE_NAME = "contract-processes"
-SETTINGS = KubernetesSettings(default_image="docker.io/library/busybox:1.36")
+SETTINGS = KubernetesSettings(default_image="busybox:1.36")
 
 
 class KubernetesFactory:

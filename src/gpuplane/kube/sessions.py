@@ -45,7 +45,7 @@ class ClientLimits:
 
     connect_s: float = 5.0
     request_s: float = 30.0
-    stream_idle_s: float = 150.0
+    stream_idle_s: float = 90.0
     retries: int = 3
     retry_longest_s: float = 10.0
     connections: int = 32
@@ -122,15 +122,16 @@ class Session:
         within_s = self.limits.request_s if timeout_s is None else timeout_s
         left = self.limits.retries if retries is None else retries
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(within_s) as limit:
                 while True:
                     try:
                         return await self._once(method, path, params, content, headers)
                     except KubeError as error:
                         wait_s = getattr(error, "retry_after_s", None)
-                        if left <= 0 or wait_s is None or wait_s > self.limits.retry_longest_s:
+                        if left <= 0 or wait_s is None or error.status not in (429, 503):
                             raise
-                        if error.status not in (429, 503):
+                        rest_s = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+                        if wait_s > min(self.limits.retry_longest_s, rest_s):
                             raise
                     left -= 1
                     await self._clock.sleep(wait_s)
@@ -212,7 +213,7 @@ class Session:
             used = self._authorize(request)
             try:
                 async with asyncio.timeout(self.limits.request_s):
-                    response = await client.send(request, stream=True)
+                    response = await self._begin(client, request)
             except TimeoutError:
                 raise Unreachable(f"{self._connection.server} did not answer.", "Timeout") from None
             except httpx2.RemoteProtocolError:
@@ -229,6 +230,23 @@ class Session:
                 continue
             raise failure
         raise AssertionError("the second attempt returns or raises")
+
+    async def _begin(self, client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
+        """Send a request whose answer is a stream, so that cancelling leaves no socket behind.
+
+        A TLS handshake that is cancelled is never closed by the library below, so it is let finish
+        first, for as long as a connection may take.
+        """
+        sending = asyncio.create_task(client.send(request, stream=True))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await asyncio.wait([sending], timeout=self.limits.connect_s)
+            if not sending.done():
+                sending.cancel()
+            elif not sending.cancelled() and sending.exception() is None:
+                await sending.result().aclose()
+            raise
 
     def _build(
         self,

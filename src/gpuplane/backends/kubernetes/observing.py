@@ -15,7 +15,6 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.manifests.services import url_of
-from gpuplane.backends.kubernetes.manifests.workloads import QUEUE
 from gpuplane.backends.kubernetes.records import NEVER, STARTED, Outcome, Record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
@@ -60,7 +59,7 @@ def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
     record = sight.record
     if record.fate == NEVER:
         return _forbidden(record)
-    by_rank = pods_by_rank(sight)
+    by_rank = {} if _is_held_back(sight) else pods_by_rank(sight)
     return tuple(
         _ended(record, rank, record.outcomes[str(rank)])
         if str(rank) in record.outcomes
@@ -138,7 +137,8 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     container = pod.main
     running = container.state.running if container is not None else None
     started = _started_at(pod)
-    if pod.is_over or pod.metadata.uid in sight.gone:
+    ended = container.state.terminated if container is not None else None
+    if pod.is_over or pod.metadata.uid in sight.gone or ended is not None:
         phase, message = Phase.STOPPING, ""
     elif running is not None:
         node = sight.nodes.get(pod.spec.node_name)
@@ -209,6 +209,8 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     record = sight.record
     if record.fate != STARTED or record.is_over:
         return {}
+    if _is_held_back(sight):
+        return {}
     by_rank = pods_by_rank(sight)
     found: dict[int, Outcome] = {}
     for rank in record.ranks:
@@ -267,6 +269,12 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
     )
 
 
+def _is_held_back(sight: Sight) -> bool:
+    """Return whether a workload waits for its quota: Kueue suspends what it takes back again."""
+    main = sight.main
+    return main is not None and main.spec.suspend and not sight.record.evict_reason
+
+
 def _awaits_verdict(sight: Sight, pod: Pod) -> bool:
     """Return whether a controller ended a pod and has not said why yet: it deletes pods first."""
     main = sight.main
@@ -287,9 +295,6 @@ def _stop_reason(sight: Sight, finished: int | None) -> tuple[str, str] | None:
             return record.evict_reason, "was evicted"
         return None
     main = sight.main
-    if main is not None and main.spec.suspend and main.metadata.labels.get(QUEUE):
-        # Let go once, and held back again: by whoever admits on that cluster, not by us.
-        return str(Word.PREEMPTED), "Kueue took its quota back"
     for condition in main.status.conditions if main is not None else ():
         over_time = condition.reason == "DeadlineExceeded" and condition.status == "True"
         if condition.type in ("Failed", "FailureTarget") and over_time:
@@ -307,8 +312,6 @@ def _without_pod(sight: Sight, now: int) -> Outcome | None:
             return None
         text = "its workload was deleted by somebody else"
         return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
-    if main.spec.suspend:
-        return None  # it waits for its quota
     stopped = _stop_reason(sight, None)
     if stopped:
         return Outcome(str(Phase.EXITED), stopped[0], now, stopped[1])

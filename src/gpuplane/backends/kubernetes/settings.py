@@ -37,6 +37,7 @@ class KubernetesSettings:
             kube-scheduler places.
         records_namespace: Where records of attempts lie; tenants have no rights there.
         default_image: For jobs that name none; empty refuses them.
+        tolerates_control_plane: Whether nodes of the control plane take jobs too.
         volumes: What names of volumes mean here; a name that is not there is a claim of the
             tenant's own.
         share_scheduler: Who places pods with a share of a GPU: HAMi's, for only it counts shares.
@@ -56,6 +57,7 @@ class KubernetesSettings:
     admission: str = "embedded"
     records_namespace: str = "gpuplane-system"
     default_image: str = ""
+    tolerates_control_plane: bool = False
     volumes: Mapping[str, VolumeSource] = field(default_factory=dict)
     share_scheduler: str = "hami-scheduler"
     finished_ttl_s: int = 3_600

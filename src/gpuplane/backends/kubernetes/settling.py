@@ -197,8 +197,6 @@ class Settler:
             return False
         if record.fate != STARTED or record.evict_reason or record.kind == "Deployment":
             return True
-        if main.spec.suspend:
-            return True  # what Kueue took back must not be admitted again: its attempt is over
         debug, failed = self._settings.debug_ttl_s, self._settings.failed_ttl_s
         kept_s = failed if record.failed else self._settings.finished_ttl_s
         kept_s = max(kept_s, debug) if record.keeps_longer else kept_s

@@ -5,9 +5,11 @@ time, so that its archive has one writer.
 """
 
 import asyncio
+import contextlib
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from typing import cast
 
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.archive import LogArchive, RankLog
@@ -134,9 +136,11 @@ class LogTails:
             since=_since(target),
             timestamps=True,
         )
-        async for chunk in stream:
-            if target.take(chunk):
-                self._on_output()
+        # Closed here and now, also when this task is cancelled between two pieces.
+        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], stream)):
+            async for chunk in stream:
+                if target.take(chunk):
+                    self._on_output()
         if target.end_reading():
             self._on_output()
 

@@ -14,10 +14,12 @@ from gpuplane.backends.kubernetes.manifests.devices import DeviceClaim, compute_
 from gpuplane.backends.kubernetes.manifests.volumes import PodVolumes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import HealthCheck, JobType, RestartPolicy
+from gpuplane.core.workloads import HealthCheck, JobType, RestartPolicy, Toleration
 
 REPORT_PATH = "/dev/termination-log"
 """Where a replica writes its outputs: the kubelet hands 4 KiB of it back in the pod's status."""
+
+CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
 MASTER_PORT = 29_500
 """PyTorch's own default; pods have addresses of their own, so nothing else is on it."""
@@ -71,7 +73,7 @@ def compute_template(
         spec["schedulerName"] = settings.share_scheduler
     if volumes.volumes:
         spec["volumes"] = list(volumes.volumes)
-    spec |= _wishes(plan)
+    spec |= _wishes(plan, settings)
     annotations: dict[str, str] = {}
     if plan.local_queue:
         spec |= _models(plan)
@@ -147,28 +149,30 @@ def _models(plan: AttemptPlan) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
-def _wishes(plan: AttemptPlan) -> dict[str, Any]:
-    if plan.spec is None:
-        return {}
-    asked = plan.spec.placement
+def _wishes(plan: AttemptPlan, settings: KubernetesSettings) -> dict[str, Any]:
+    """Return node selector and tolerations: what the scheduler here went by, it goes by too."""
     wishes: dict[str, Any] = {}
-    if asked.node_selector:
-        wishes["nodeSelector"] = dict(sorted(asked.node_selector.items()))
-    if asked.tolerations:
-        wishes["tolerations"] = [
-            {
-                name: value
-                for name, value in (
-                    ("key", each.key),
-                    ("operator", each.operator),
-                    ("value", each.value),
-                    ("effect", each.effect),
-                )
-                if value
-            }
-            for each in asked.tolerations
-        ]
+    tolerations: list[dict[str, Any]] = []
+    if plan.spec is not None:
+        asked = plan.spec.placement
+        if asked.node_selector:
+            wishes["nodeSelector"] = dict(sorted(asked.node_selector.items()))
+        tolerations = [_toleration(each) for each in asked.tolerations]
+    if settings.tolerates_control_plane:
+        tolerations += [{"key": key, "operator": "Exists"} for key in CONTROL_PLANE]
+    if tolerations:
+        wishes["tolerations"] = tolerations
     return wishes
+
+
+def _toleration(asked: Toleration) -> dict[str, Any]:
+    entries = {
+        "key": asked.key,
+        "operator": asked.operator,
+        "value": asked.value,
+        "effect": asked.effect,
+    }
+    return {name: value for name, value in entries.items() if value}
 
 
 def _restart(plan: AttemptPlan) -> str:

@@ -10,7 +10,9 @@ from gpuplane.kube.sessions import Session
 from gpuplane.kube.watching import decode_object
 
 REMEMBERED_S = 60.0
-"""How long an answer holds: a CRD that was just installed is seen after this at the latest."""
+"""How long an answer holds."""
+MISSING_S = 3.0
+"""How long it holds that something is not served: what is installed is used soon after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,10 @@ class Discovery:
     async def _ask(self, path: str) -> dict[str, Any] | None:
         known = self._answers.get(path)
         now = self._clock.monotonic()
-        if known is not None and now - known[0] < REMEMBERED_S:
-            return known[1]
-        answer: dict[str, Any] | None
+        if known is not None:
+            asked_at, answer = known
+            if now - asked_at < (MISSING_S if answer is None else REMEMBERED_S):
+                return answer
         try:
             answer = decode_object(await self._session.send("GET", path), dict[str, Any])
         except NotThere:

@@ -378,7 +378,8 @@ class Informer(Generic[T]):
     def _skip(self) -> None:
         """Leave an object out: one that nobody foresaw must not hide ten thousand others."""
         self.state.unreadable += 1
-        log.warning("one of %s does not have the shape that is read here", self.kind)
+        if self.state.unreadable == 1:  # the state counts the others
+            log.warning("one of %s does not have the shape that is read here", self.kind)
 
     def _take(self, word: str, obj: Any) -> None:
         self.state.events += 1

@@ -167,11 +167,12 @@ def find_kind(obj: Mapping[str, Any]) -> Kind | None:
     """Return the kind of an object if the table has it, in the version that the object names.
 
     Raises:
-        ValueError: If the object names no apiVersion or no kind.
+        ValueError: If the object names no apiVersion or no kind, or they cannot stand in a path.
     """
     api_version, name = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(name, str) or not api_version or not name:
         raise ValueError("the object names no apiVersion or no kind")
     group, _, version = api_version.rpartition("/")
+    path_segment(version)
     known = _BY_NAME.get((group, name))
     return None if known is None else known.at(version)

@@ -80,6 +80,17 @@ async def test_what_it_was_asked_to_wait_for_is_waited_for(
     assert clock.monotonic() >= 5
 
 
+async def test_a_wait_that_would_outlast_the_request_is_told_and_not_begun(
+    server: ScriptedServer,
+) -> None:
+    server.handler = lambda request: Reply(429, {}, {"Retry-After": "5"})
+    async with KubeClient(server.connection(), limits=ClientLimits(request_s=4)) as client:
+        with pytest.raises(TooManyRequests) as caught:
+            await client.get(kinds.POD, "a", "ml")
+    assert caught.value.retry_after_s == 5
+    assert len(server.requests) == 1
+
+
 async def test_it_gives_up_after_its_retries(server: ScriptedServer, clock: FakeClock) -> None:
     server.handler = lambda request: Reply(429, {}, {"Retry-After": "0"})
     limits = ClientLimits(retries=2)
@@ -520,6 +531,10 @@ async def test_what_is_served_is_asked_once_in_a_while(
     assert await client.served("keda.sh") is None
     asked = len(server.requests)
     await client.served("kueue.x-k8s.io")
+    assert len(server.requests) == asked
+    await clock.advance(4)
+    assert await client.served("keda.sh") is None
+    asked += 1
     assert len(server.requests) == asked
     await clock.advance(61)
     await client.served("kueue.x-k8s.io")

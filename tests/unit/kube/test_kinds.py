@@ -61,6 +61,12 @@ def test_an_object_without_a_kind_is_refused(obj: dict[str, object]) -> None:
         kinds.find_kind(obj)
 
 
+@pytest.mark.parametrize("version", ["v1?dryRun=All", "", "v1#x", "v 1", ".."])
+def test_a_version_that_leads_elsewhere_is_refused(version: str) -> None:
+    with pytest.raises(ValueError, match="no name of an object"):
+        kinds.find_kind({"apiVersion": f"batch/{version}", "kind": "Job"})
+
+
 def test_no_two_kinds_of_the_table_are_the_same() -> None:
     names = [(kind.group, kind.kind) for kind in kinds.KINDS]
     assert len(names) == len(set(names))

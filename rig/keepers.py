@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from rig.api import Object
 from rig.binaries import find_binaries
 from rig.processes import RigFailed, is_alive
-from rig.rigs import Rig, RigPlan, clean_folder, find_rig
+from rig.rigs import Rig, RigPlan, clean_folder, find_rig, remove_abandoned_folders
 
 PROJECT = Path(__file__).parents[1]
 START_S = 300.0  # seconds on an idle machine; test runs share theirs with everything else
@@ -83,6 +84,7 @@ def keep_rig(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     binaries = find_binaries()
+    remove_abandoned_folders()
     folder.mkdir(parents=True, exist_ok=True)
     clean_folder(folder, keep=(LOG, LOCK))
     (folder / PID).write_text(str(os.getpid()))
@@ -96,7 +98,7 @@ def keep_rig(
         rig.stop()
         clean_folder(folder)
         if until_gone is not None:  # the folder was made for that process
-            folder.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def stop_keeper(folder: Path) -> bool:

@@ -180,7 +180,7 @@ def running_rig(
         RigFailed: If it does not come up.
     """
     binaries = find_binaries()
-    _remove_abandoned_folders()
+    remove_abandoned_folders()
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     rig = Rig(folder, plan or RigPlan())
     try:
@@ -191,10 +191,10 @@ def running_rig(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_abandoned_folders() -> None:
+def remove_abandoned_folders() -> None:
     """Remove the data of starters that were killed before they could."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         starter = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if starter.isdigit() and not is_alive(int(starter)):
+        if starter.isdigit() and not is_alive(int(starter)) and find_rig(folder) is None:
             end_left_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)

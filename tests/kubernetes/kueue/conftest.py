@@ -23,5 +23,7 @@ async def world(
     sealing_keys: SealingKeys,
 ) -> AsyncIterator[KueueWorld]:
     """A product on the rig's cluster; what it makes there is taken away again."""
-    async with running_kueue_world(rig.connection(), sqlite_url, tmp_path, sealing_keys) as running:
+    async with running_kueue_world(
+        rig.kubeconfig.read_text(), sqlite_url, tmp_path, sealing_keys
+    ) as running:
         yield running

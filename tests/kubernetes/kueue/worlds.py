@@ -11,15 +11,18 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
+from prometheus_client import CollectorRegistry
 
 from gpuplane.api.routers import load_routers
 from gpuplane.backends.interface import Backend
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.ids import ClusterId
 from gpuplane.core.scheduling.policy import Boosts, Policy
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Credential
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.endpoints import WorkspaceFolder
 from gpuplane.domains.jobs.service import (
@@ -27,14 +30,17 @@ from gpuplane.domains.jobs.service import (
     Surroundings,
     WaitTargets,
     count_queue_users,
+    count_tenant_jobs,
 )
+from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
+from gpuplane.entry.clusters import register_steps
 from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
-from gpuplane.kit.loops import LoopBody
+from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.credentials import Connection
+from gpuplane.kube.connections import read_kubeconfig
 from gpuplane.kube.kinds import (
     CLUSTER_QUEUE,
     COHORT,
@@ -44,14 +50,18 @@ from gpuplane.kube.kinds import (
     Kind,
 )
 from gpuplane.kube.kueue.states import read_workload
+from gpuplane.loops.clusters.tools import ClusterTools
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
 from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
 from gpuplane.loops.kueue.loop import KueueLoop
 from gpuplane.loops.monitor import MonitorLoop
 from gpuplane.loops.observer import ObserverLoop
+from gpuplane.loops.runs.loop import RunsLoop, WorkerSettings
+from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from tests.http_app import Server, running_server
+from tests.waiting import wait_until_async
 
 PATIENCE_S = 40.0
 """How long something may take on a busy machine before a test gives up."""
@@ -82,6 +92,7 @@ class KueueWorld:
     backend: KubernetesBackend
     loops: dict[str, LoopBody]
     prefix: str
+    tools: ClusterTools
     http: httpx2.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +103,31 @@ class KueueWorld:
         for _ in range(times):
             for name in FLOW:
                 await self.loops[name].run_once()
+
+    async def until_over(self, run_id: str) -> dict[str, Any]:
+        """Let a worker do a run, and return it as the API shows it at its end."""
+        handlers = self.server.ports["handlers"]
+        runner = LoopRunner(self.server.clock)
+        loop = RunsLoop(
+            self.server.database,
+            self.server.clock,
+            handlers,
+            RunMeters(CollectorRegistry()),
+            WorkerSettings(),
+            self.server.ports["run_policy"],
+        )
+        runner.add(loop)
+        runner.start()
+
+        async def over() -> dict[str, Any]:
+            found = await self.ask("GET", f"/runs/{run_id}")
+            return found if found["status"] in ("completed", "failed", "cancelled") else {}
+
+        try:
+            return await wait_until_async(over, f"{run_id} is over")
+        finally:
+            await runner.stop()
+            await loop.stop()
 
     async def until(self, holds: Callable[[], Awaitable[bool]], what: str) -> None:
         """Let the loops look until something holds; fail by its name when it never does."""
@@ -151,7 +187,7 @@ class KueueWorld:
 
 @contextlib.asynccontextmanager
 async def running_kueue_world(
-    connection: Connection, database_url: str, folder: Path, sealing: SealingKeys
+    text: str, database_url: str, folder: Path, sealing: SealingKeys
 ) -> AsyncIterator[KueueWorld]:
     """Make a world on an empty database and a cluster, and take away what it made there."""
     registry = Registry()
@@ -159,8 +195,12 @@ async def running_kueue_world(
     workspaces = folder / "workspaces"
     workspaces.mkdir()
     turns = DecisionProcess(DecisionBounds())
-    ports = {
+    handlers = Handlers()
+    ports: dict[str, Any] = {
+        "handlers": handlers,
         "backends": registry,
+        "count_tenant_jobs": count_tenant_jobs,
+        "run_policy": policy_for(RunPolicy(), handlers),
         "submit_limits": SubmitLimits(),
         "log_followers": Seats(2),
         "workspaces": WorkspaceFolder(workspaces),
@@ -181,6 +221,15 @@ async def running_kueue_world(
                 now=now,
             ),
         )
+        connection = read_kubeconfig(text)
+        sealed = sealing.seal(text.encode(), clusters.credential_context(cluster_id, 1))
+        kept = Credential(cluster_id, sealed, 1, "", None, now, "test")
+        await server.database.write(
+            "tests.credential",
+            lambda s: clusters.replace_credential(s, cluster_id, kept, {}, now),
+        )
+        tools = ClusterTools(server.database, server.clock, sealing, folder, observe_node)
+        register_steps(handlers, tools)
         client = KubeClient(connection)
         backend = KubernetesBackend(
             KubeClient(connection),
@@ -196,7 +245,7 @@ async def running_kueue_world(
         registry.backends[cluster_id] = backend
         loops = _loops(server, registry, sealing, workspaces, turns)
         await loops["inventory"].run_once()
-        world = KueueWorld(server, cluster_id, prefix, client, backend, loops, prefix)
+        world = KueueWorld(server, cluster_id, prefix, client, backend, loops, prefix, tools)
         try:
             yield world
         finally:

@@ -2,17 +2,16 @@
 
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.queues import service
 from gpuplane.domains.queues.endpoints.parsing import units
+from gpuplane.domains.queues.endpoints.routes import router
 from gpuplane.domains.queues.schemas import TenancyIn, TenancyOut
 from gpuplane.domains.queues.service import Caller, Opening
 from gpuplane.domains.runs.service import RunPolicy
 from gpuplane.kit.access import Permission, requires
-
-router = APIRouter(tags=["queues"])
 
 ClusterKey = Annotated[str, Path(min_length=1, max_length=63, description="Id or name.")]
 TenantKey = Annotated[str, Path(min_length=1, max_length=63, description="Name or id.")]

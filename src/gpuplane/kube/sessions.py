@@ -5,6 +5,7 @@ Follows no redirect, heeds no proxy of the environment, logs no body and no cred
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -154,7 +155,7 @@ class Session:
         for attempt in (0, 1):
             used = self._authorize(request)
             try:
-                response = await client.send(request, stream=True)
+                response = await self._begin(client, request)
                 try:
                     data = await self._read(response)
                 finally:
@@ -232,19 +233,21 @@ class Session:
         raise AssertionError("the second attempt returns or raises")
 
     async def _begin(self, client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-        """Send a request whose answer is a stream, so that cancelling leaves no socket behind.
+        """Send a request whose answer is not read yet, so that cancelling leaves no socket behind.
 
         A TLS handshake that is cancelled is never closed by the library below, so it is let finish
-        first, for as long as a connection may take.
+        first, for as long as a connection may take; everything else ends at once.
         """
+        shaking = _Handshake()
+        request.extensions["trace"] = shaking.note
         sending = asyncio.create_task(client.send(request, stream=True))
         try:
             return await asyncio.shield(sending)
         except asyncio.CancelledError:
-            await asyncio.wait([sending], timeout=self.limits.connect_s)
-            if not sending.done():
-                sending.cancel()
-            elif not sending.cancelled() and sending.exception() is None:
+            await shaking.wait_over(self.limits.connect_s)
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled() and sending.exception() is None:
                 await sending.result().aclose()
             raise
 
@@ -358,6 +361,27 @@ class Session:
         if isinstance(error, httpx2.TimeoutException):
             return Unreachable(f"{server} did not answer in time.", "Timeout")
         return Unreachable(f"{server} cannot be reached: {text}.")
+
+
+class _Handshake:
+    """Whether a request is just now agreeing on keys."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+        self._over.set()
+
+    async def note(self, event: str, _: Mapping[str, Any]) -> None:
+        """Take an event of the library's trace, such as `connection.start_tls.started`."""
+        if event.endswith("start_tls.started"):
+            self._over.clear()
+        elif ".start_tls." in event:
+            self._over.set()
+
+    async def wait_over(self, longest_s: float) -> None:
+        """Return when it is over, or after so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._over.wait()
 
 
 def _query(params: Params) -> Query:

@@ -165,6 +165,9 @@ class ScriptedServer:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def open_connections(self) -> int:
+        return sum(not writer.is_closing() for writer in self._writers)
+
     def connection(self, **more: Any) -> Connection:
         found: dict[str, Any] = {
             "server": f"https://127.0.0.1:{self.port}",

@@ -76,7 +76,11 @@ def a_pod(name: str, script: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["h100-1", "gaudi-1", "process-h100-1"])
 def test_nodes_of_both_kinds_are_ready(pods: Pods, name: str) -> None:
-    wait_until(lambda: is_ready(pods.api.find(f"/api/v1/nodes/{name}")), f"{name} is Ready")
+    path = f"/api/v1/nodes/{name}"
+    wait_until(lambda: is_ready(pods.api.find(path)), f"{name} is Ready")
+    lease = pods.api.find(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}")
+    assert lease is not None
+    assert lease["spec"]["leaseDurationSeconds"] == 40
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gpuplane.kube.kinds import GPU_WORKLOAD, JOB, LEASE, POD
+from gpuplane.kube.kinds import EVENT, GPU_WORKLOAD, JOB, LEASE, POD
 from gpuplane.operator.names import FINALIZER
 from tests.kubernetes.operator.conftest import Bench
 from tests.waiting import wait_until_async
@@ -35,13 +35,9 @@ async def test_the_documents_example_reaches_its_node_and_its_job_holds_it_there
     (pod,) = await bench.admin.list(POD, bench.namespace)
     assert pod["spec"]["nodeName"] == node
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
-    events = await bench.admin.list(await _event_kind(bench), bench.namespace)
+    events = await bench.admin.list(EVENT, bench.namespace)
     told = {e["reason"] for e in events if e["involvedObject"]["kind"] == "GPUWorkload"}
     assert told == {"Scheduled"}
-
-
-async def _event_kind(bench: Bench):  # type: ignore[no-untyped-def]  # a Kind
-    return await bench.admin.kind_of({"apiVersion": "v1", "kind": "Event"})
 
 
 async def test_the_phase_follows_the_job_to_its_good_and_its_bad_end(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpuplane.operator.names import Vendor
@@ -65,9 +67,9 @@ def test_the_gpus_of_other_makers_are_found_under_their_resource(
     ],
 )
 def test_a_node_is_left_out_for_its_first_reason(
-    more: dict[str, object], reason: LeftOut | None
+    more: dict[str, Any], reason: LeftOut | None
 ) -> None:
-    node = a_node(**{"gpus": 8, **more})  # type: ignore[arg-type]  # each is one argument of it
+    node = a_node(**{"gpus": 8, **more})
     assert find_reason(node, a_workload(), free=8) is reason
 
 

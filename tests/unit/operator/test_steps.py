@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gpuplane.operator.names import Phase
 from gpuplane.operator.rules.jobs import job_name
-from gpuplane.operator.rules.seen import Workload
+from gpuplane.operator.rules.seen import Node, Workload
 from gpuplane.operator.rules.steps import (
     Await,
     Clear,
@@ -116,10 +118,17 @@ def test_a_reservation_waits_then_holds_then_starts() -> None:
     assert decide_step(workload, (), {}, 1200) == Place()
 
 
-def placement(workload: Workload, *nodes: object, **more: object) -> Placed | Refused:
+def placement(workload: Workload, *nodes: Node, **more: Any) -> Placed | Refused:
     placed = more.pop("placed", {})
-    known = {"used": {}, "busy_ids": {}, "chance": 0, "mix": {}, **more, "placed": lambda: placed}
-    return decide_placement(workload, nodes, **known)  # type: ignore[arg-type]
+    known: dict[str, Any] = {
+        "used": {},
+        "busy_ids": {},
+        "chance": 0,
+        "mix": {},
+        **more,
+        "placed": lambda: placed,
+    }
+    return decide_placement(workload, nodes, **known)
 
 
 def test_a_workload_goes_where_it_fits() -> None:
@@ -141,7 +150,7 @@ def test_a_refusal_names_its_reason() -> None:
     assert full.reason == "no_suitable_node"
 
 
-def victim(name: str, gpus: int, priority: str, scheduled: int = 0, **more: object) -> Workload:
+def victim(name: str, gpus: int, priority: str, scheduled: int = 0, **more: Any) -> Workload:
     instant = f"2026-01-01T00:00:{scheduled:02}Z"
     status = {"phase": "Running", "jobName": name, "lastScheduleTime": instant}
     return a_workload(name, name, status, gpuCount=gpus, priority=priority, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from tests.unit.operator.builders import a_node
 CHEAP = {"gpu-orchestrator/cheap-node": "true"}
 
 
-def candidate(name: str, free: int, *, mask: int | None = None, **more: object) -> Candidate:
-    node = a_node(name, **more)  # type: ignore[arg-type]  # labels and annotations
+def candidate(name: str, free: int, *, mask: int | None = None, **more: Any) -> Candidate:
+    node = a_node(name, **more)
     return Candidate(node, "nvidia.com/gpu", free, 8, mask)
 
 

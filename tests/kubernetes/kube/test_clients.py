@@ -225,6 +225,27 @@ async def test_credentials_that_are_none_are_told_as_such(rig: RunningCluster) -
             await client.list(kinds.POD)
 
 
+async def test_a_client_certificate_opens_the_cluster_as_its_own_user(
+    rig: RunningCluster,
+) -> None:
+    folder = rig.kubeconfig.resolve().parent / "certificates"
+    pair = folder / "kube-apiserver-kubelet-client"  # of the group system:masters
+    admin = rig.connection()
+    sent = Connection(
+        admin.server,
+        ca_pem=admin.ca_pem,
+        certificate_pem=pair.with_suffix(".crt").read_text(encoding="ascii"),
+        key_pem=pair.with_suffix(".key").read_text(encoding="ascii"),
+    )
+    read = read_kubeconfig(write_kubeconfig(sent))
+    assert read.expires_at is not None
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    async with KubeClient(read) as client:
+        assert await client.can_i("delete", kinds.NAMESPACE)
+        who = await client.create(review)
+    assert who["status"]["userInfo"]["username"] == "kube-apiserver-kubelet-client"
+
+
 async def test_what_is_served_is_found_with_its_versions(client: KubeClient) -> None:
     version = await client.version()
     assert (version.major, version.minor) == (1, 34)

@@ -77,8 +77,25 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     Right(kinds.RESOURCE_FLAVOR, (*READ, *WRITE), "quotas are written", is_required=False),
     Right(kinds.CLUSTER_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
     Right(kinds.LOCAL_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
-    Right(kinds.WORKLOAD, READ, "admission is seen", is_required=False),
-)
+    Right(kinds.COHORT, (*READ, *WRITE), "quotas are written", is_required=False),
+    Right(kinds.TOPOLOGY, READ, "topologies are shown", is_required=False),
+    Right(
+        kinds.WORKLOAD_PRIORITY_CLASS, (*READ, *WRITE), "classes are written", is_required=False
+    ),
+    Right(
+        kinds.ADMISSION_CHECK, (*READ, *WRITE), "work is held by budget and window",
+        is_required=False,
+    ),
+    Right(
+        kinds.ADMISSION_CHECK, ("patch",), "work is held by budget and window", "status",
+        is_required=False,
+    ),
+    Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
+    Right(
+        kinds.WORKLOAD, ("patch",), "work is held by budget and window", "status",
+        is_required=False,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

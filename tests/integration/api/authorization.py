@@ -291,6 +291,8 @@ SPECIAL = {
     ("DELETE /clusters/{cluster_id}/webhooks/{webhook_id}", "webhook_id"): "cluster_webhook_id",
     ("PUT /clusters/{cluster}/quotas/{name}", "name"): "quota",
     ("DELETE /clusters/{cluster}/quotas/{name}", "name"): "quota",
+    ("POST /clusters/{cluster}/quotas/{name}/adopt", "name"): "quota",
+    ("POST /clusters/{cluster}/cohorts/{name}/adopt", "name"): "cohort",
     ("PUT /clusters/{cluster}/cohorts/{name}", "name"): "cohort",
     ("DELETE /clusters/{cluster}/cohorts/{name}", "name"): "cohort",
     ("PUT /clusters/{cluster}/queues/{name}", "name"): "queue",
@@ -351,6 +353,7 @@ BODIES: dict[str, Body] = {
     "PUT /clusters/{cluster}/quotas/{name}": lambda w, _: {"queueing_strategy": "StrictFIFO"},
     "POST /clusters/{cluster}/cohorts": lambda w, _: {"name": w.name()},
     "PUT /clusters/{cluster}/cohorts/{name}": lambda w, _: {},
+    "POST /clusters/{cluster}/tenants": lambda w, o: {"tenant": str(o.tenant_id)},
     "POST /clusters/{cluster}/queues": lambda w, o: {
         "name": w.name(),
         "tenant": str(o.tenant_id),

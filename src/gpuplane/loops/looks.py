@@ -26,6 +26,7 @@ class Looks:
         Raises:
             Exception: What the work of a cluster raised, once all others were waited for.
         """
+        ended = list(self._take_done())
         for cluster_id, work in works.items():
             if cluster_id not in self._tasks:
                 self._tasks[cluster_id] = asyncio.create_task(
@@ -37,7 +38,7 @@ class Looks:
         self._hung = {key for key, task in self._tasks.items() if not task.done()}
         failures = [
             error
-            for task in self._take_done()
+            for task in [*ended, *self._take_done()]
             if not task.cancelled() and (error := task.exception()) is not None
         ]
         if failures:

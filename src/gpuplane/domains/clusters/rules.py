@@ -221,7 +221,9 @@ def decide_unreached(
         "failures": failures,
         "failed_at": recent,
         "next_try_at": now + wait_ms,
-        "not_available_since": cluster.not_available_since or now,
+        "not_available_since": (
+            now if cluster.not_available_since is None else cluster.not_available_since
+        ),
         "last_retry_at": now if cluster.failures else cluster.last_retry_at,
     }
     if cluster.state in HELD_STATES or _failed_to_register(cluster):

@@ -1,0 +1,59 @@
+"""Work for each cluster at a time: what hangs for one does not hold up the others."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from gpuplane.core.ids import ClusterId
+from gpuplane.loops.looks import Looks
+
+QUICK, SLOW = ClusterId(UUID(int=1)), ClusterId(UUID(int=2))
+
+
+async def test_one_that_hangs_is_waited_for_once_and_begun_once() -> None:
+    looks, gate, done, begun = Looks("test"), asyncio.Event(), [0], [0]
+
+    async def quick() -> None:
+        done[0] += 1
+
+    async def slow() -> None:
+        begun[0] += 1
+        await gate.wait()
+
+    works = {QUICK: quick, SLOW: slow}
+    await looks.run(works, 0.01)
+    assert looks.is_under_way(SLOW)
+    for _ in range(3):
+        await asyncio.wait_for(looks.run(works, 30), 20)  # would take 30 s if it waited for it
+    assert (done[0], begun[0]) == (4, 1)
+    gate.set()
+    while looks.is_under_way(SLOW):
+        await asyncio.sleep(0)
+    await looks.run(works, 1)
+    assert begun[0] == 2
+    await looks.stop()
+
+
+async def test_a_failure_is_raised_once_every_other_was_waited_for() -> None:
+    looks, done = Looks("test"), []
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async def works() -> None:
+        await asyncio.sleep(0)
+        done.append(True)
+
+    with pytest.raises(ValueError, match="no"):
+        await looks.run({QUICK: fails, SLOW: works}, 5)
+    assert done == [True]
+
+
+async def test_stopping_ends_what_is_under_way() -> None:
+    looks = Looks("test")
+    await looks.run({SLOW: asyncio.Event().wait}, 0.01)  # type: ignore[dict-item]
+    await looks.stop()
+    assert not looks.is_under_way(SLOW)

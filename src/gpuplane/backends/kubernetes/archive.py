@@ -35,6 +35,7 @@ class Mark(msgspec.Struct, omit_defaults=True):
     """Instant of the last line: seconds and nine digits, so that text order is time order."""
     same: int = 0
     """Lines of that very instant, which a second reading must skip again."""
+    full: bool = False
 
 
 @dataclass(slots=True)
@@ -86,11 +87,11 @@ class RankLog:
         fresh = b"".join(filter(None, (self._fresh(line) for line in lines)))
         if not fresh:
             return 0
-        room = self.max_bytes - self.mark.size
-        if room <= 0:
+        if self.mark.full:
             return 0
+        room = self.max_bytes - len(FULL) - self.mark.size
         if len(fresh) > room:
-            fresh = fresh[: max(0, room - len(FULL))] + FULL
+            fresh, self.mark.full = fresh[: max(0, room)] + FULL, True
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(fresh)

@@ -1,0 +1,233 @@
+"""The real reason first: what is told of pods that wait, run, end and vanish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuplane.backends.interface import Phase
+from gpuplane.backends.kubernetes.observing import (
+    VERDICT_MS,
+    NodeState,
+    compute_outcomes,
+    observe_attempt,
+)
+from gpuplane.backends.kubernetes.records import NEVER, decide_evict, decide_settle
+from gpuplane.backends.kubernetes.shapes import Condition, Pod
+from gpuplane.core.reasons import Word
+from tests.unit.backends.kubernetes.builders import (
+    END_MS,
+    REF,
+    START_MS,
+    a_main,
+    a_pod,
+    a_record,
+    a_sight,
+    ended,
+    running,
+)
+
+NOW = END_MS + 60_000
+
+
+def failed(**fields: Any) -> Pod:
+    """Return a pod whose container exited with 1, or as told."""
+    return a_pod(phase="Failed", **{"state": ended(1), **fields})
+
+
+@pytest.mark.parametrize(
+    ("pod", "word", "said"),
+    [
+        (a_pod(phase="Succeeded", state=ended(0)), Word.COMPLETED, ""),
+        (failed(), Word.NON_ZERO_EXIT, "exited with code 1"),
+        (failed(state=ended(1, message="no such file")), Word.NON_ZERO_EXIT, "no such file"),
+        (failed(state=ended(139)), Word.SIGNALLED, "signal 11"),
+        (failed(state=ended(137, reason="OOMKilled")), Word.OUT_OF_MEMORY, "OOMKilled"),
+        (
+            failed(state=ended(128, reason="StartError", message="no exec")),
+            Word.START_FAILED,
+            "no exec",
+        ),
+        (failed(reason="Evicted", message="low on memory"), Word.EVICTED, "low on memory"),
+        (failed(reason="NodeLost"), Word.NODE_LOST, "NodeLost"),
+        (failed(reason="DeadlineExceeded"), Word.TIMED_OUT, "DeadlineExceeded"),
+        (
+            failed(
+                conditions=[
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "DeletionByTaintManager",
+                        "message": "taint",
+                    }
+                ]
+            ),
+            Word.NODE_LOST,
+            "taint",
+        ),
+        (
+            failed(
+                conditions=[
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "EvictionByEvictionAPI",
+                    }
+                ]
+            ),
+            Word.DRAINED,
+            "EvictionByEvictionAPI",
+        ),
+        (failed(annotations={"gpuplane.io/xid": "79"}), Word.GPU_FAILED, "XID 79"),
+        (
+            a_pod(phase="Failed", reason="OutOfcpu", message="no cpu left"),
+            Word.START_FAILED,
+            "no cpu left",
+        ),
+    ],
+)  # fmt: skip - a table
+def test_an_end_has_its_cause(pod: Pod, word: Word, said: str) -> None:
+    outcome = compute_outcomes(a_sight(pod), NOW)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.EXITED, word)
+    assert said in outcome.message
+
+
+def test_a_gpu_fault_of_the_node_explains_a_failure_and_no_success() -> None:
+    trouble = Condition(type="GpuXidError", status="True", reason="XID48", message="DBE")
+    node = NodeState(conditions=(trouble,))
+    bad = compute_outcomes(a_sight(failed(), node=node), NOW)[0]
+    good = compute_outcomes(a_sight(a_pod(phase="Succeeded", state=ended(0)), node=node), NOW)[0]
+    assert (bad.reason, bad.message) == (Word.GPU_FAILED, "XID48: DBE")
+    assert good.reason == Word.COMPLETED
+
+
+def test_an_end_lies_at_the_end_of_its_second_and_a_start_at_the_beginning() -> None:
+    outcome = compute_outcomes(a_sight(a_pod(phase="Succeeded", state=ended(0))), NOW)[0]
+    assert (outcome.started_at, outcome.ended_at) == (START_MS, END_MS)
+
+
+def test_an_end_is_told_only_once_it_is_recorded() -> None:
+    sight = a_sight(a_pod(phase="Succeeded", state=ended(0)))
+    assert observe_attempt(sight)[0].phase is Phase.STOPPING
+    record = decide_settle(sight.record, compute_outcomes(sight, NOW))
+    assert record is not None
+    [seen] = observe_attempt(a_sight(record=record))
+    assert (seen.phase, seen.reason, seen.ended_at) == (Phase.EXITED, Word.COMPLETED, END_MS)
+
+
+@pytest.mark.parametrize(
+    ("pod", "said"),
+    [
+        (
+            a_pod(
+                phase="Pending",
+                state={"waiting": {"reason": "ImagePullBackOff", "message": "not found"}},
+            ),
+            "ImagePullBackOff: not found",
+        ),
+        (
+            a_pod(
+                phase="Pending",
+                conditions=[
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes",
+                    }
+                ],
+            ),
+            "Unschedulable: 0/3 nodes",
+        ),
+        (a_pod(phase="Pending", state={"waiting": {"reason": "ContainerCreating"}}), ""),
+    ],
+)  # fmt: skip - a table
+def test_what_waits_says_why_in_the_clusters_words(pod: Pod, said: str) -> None:
+    [seen] = observe_attempt(a_sight(pod))
+    assert (seen.phase, seen.message) == (Phase.STARTING, said)
+
+
+def test_a_pod_on_a_node_that_does_not_report_cannot_be_reached() -> None:
+    [seen] = observe_attempt(a_sight(a_pod(state=running()), node=NodeState(ready=False)))
+    assert seen.phase is Phase.UNREACHABLE
+    assert seen.started_at == START_MS
+
+
+def test_an_eviction_gives_its_reason_to_an_end_after_it() -> None:
+    pod = failed(state=ended(143))
+    evicted = decide_evict(a_record(), REF, Word.PREEMPTED, END_MS - 500)
+    assert compute_outcomes(a_sight(pod, record=evicted), NOW)[0].reason == Word.PREEMPTED
+
+
+def test_a_job_that_ended_before_its_eviction_keeps_its_own_reason() -> None:
+    pod = a_pod(phase="Succeeded", state=ended(0))
+    evicted = decide_evict(a_record(), REF, Word.PREEMPTED, END_MS + 5_000)
+    assert compute_outcomes(a_sight(pod, record=evicted), NOW)[0].reason == Word.COMPLETED
+
+
+def test_an_eviction_before_any_pod_ends_at_once() -> None:
+    evicted = decide_evict(a_record(), REF, Word.CANCELLED, 30)
+    outcome = compute_outcomes(a_sight(record=evicted), NOW)[0]
+    assert (outcome.reason, outcome.exit_code, outcome.started_at) == (Word.CANCELLED, None, None)
+
+
+def test_the_jobs_deadline_is_why_its_pods_were_ended() -> None:
+    over = [{"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}]
+    pod = failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z")
+    outcome = compute_outcomes(a_sight(pod, main=a_main(conditions=over)), NOW)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.TIMED_OUT)
+
+
+def test_a_deleted_pod_waits_for_its_controllers_word_and_not_for_ever() -> None:
+    sight = a_sight(failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z"))
+    assert compute_outcomes(sight, END_MS) == {}
+    assert compute_outcomes(sight, END_MS + VERDICT_MS)[0].reason == Word.SIGNALLED
+
+
+def test_a_pod_that_vanished_running_is_lost() -> None:
+    failed_job = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+    sight = a_sight(a_pod(state=running()), gone=("uid-0",), main=a_main(conditions=failed_job))
+    outcome = compute_outcomes(sight, NOW)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.NODE_LOST)
+
+
+def test_a_rank_waits_for_its_pod_while_its_job_is_there() -> None:
+    assert compute_outcomes(a_sight(), NOW) == {}
+    assert observe_attempt(a_sight())[0].phase is Phase.STARTING
+
+
+def test_what_kueue_holds_back_is_starting_even_after_its_pods_ran() -> None:
+    sight = a_sight(failed(state=ended(143)), main=a_main(suspend=True))
+    assert compute_outcomes(sight, NOW) == {}
+    assert observe_attempt(sight)[0].phase is Phase.STARTING
+
+
+def test_a_service_whose_container_ended_is_not_over() -> None:
+    sight = a_sight(failed(), record=a_record(kind="Deployment"), main=a_main("Deployment"))
+    assert compute_outcomes(sight, NOW) == {}
+
+
+def test_an_attempt_that_may_never_start_speaks_for_every_rank() -> None:
+    record = a_record(ranks=(0, 1), fate=NEVER, evict_reason="Cancelled")
+    seen = observe_attempt(a_sight(record=record))
+    assert [(each.rank, each.forbids, each.reason) for each in seen] == [
+        (0, True, "Cancelled"),
+        (1, True, "Cancelled"),
+    ]
+
+
+def test_a_new_pod_of_a_rank_stands_before_the_one_that_is_gone() -> None:
+    old = a_pod(state=running(), creationTimestamp="2026-01-02T03:04:06Z")
+    new = a_pod(state=running(), uid="uid-new", creationTimestamp="2026-01-02T03:04:05Z")
+    [seen] = observe_attempt(a_sight(old, new, gone=("uid-0",)))
+    assert seen.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [('{"a": 1}', {"a": 1}), ("[1]", None), ("{broken", None), ("", None)],
+)
+def test_outputs_are_one_json_object(text: str, outputs: dict[str, int] | None) -> None:
+    pod = a_pod(phase="Succeeded", state=ended(0, message=text))
+    assert compute_outcomes(a_sight(pod), NOW)[0].outputs == outputs

@@ -25,6 +25,9 @@ LINE_BYTES = 16_384  # the CRI splits longer lines
 DRAIN_S = 2.0  # for output of children that outlive the container's first process
 START_ERROR = 128  # containerd's exit code for a program that does not start
 MEMORY_CHECK_S = 1.0
+MESSAGE_BYTES = 4096  # the kubelet's limits for a termination message, and for one from the log
+MESSAGE_LOG_BYTES = 2048
+MESSAGE_LINES = 80
 MARK = "GPUPLANE_RIG_POD"
 """A variable in every process of a pod, by which a later rig finds what was left behind."""
 
@@ -40,7 +43,6 @@ class Ended:
     started_at: str
     finished_at: str
     message: str = ""
-    signal_number: int = 0
 
     def state(self, container_id: str) -> dict[str, Any]:
         """Return it as `state.terminated` of a container status."""
@@ -53,8 +55,6 @@ class Ended:
         }
         if self.message:
             terminated["message"] = self.message
-        if self.signal_number:
-            terminated["signal"] = self.signal_number
         return {"terminated": terminated}
 
 
@@ -103,6 +103,7 @@ class Container:
         self.started_at = instant()
         self.killed_because = ""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.command.message.write_bytes(b"")
         self.log.touch()
         kubelet = os.getpid()
 
@@ -146,9 +147,22 @@ class Container:
             self.signal_all(signal.SIGKILL)
             await _within(DRAIN_S, readers)
         self.write_record(running=False)
-        number = -code if code < 0 else 0
+        exit_code = 128 - code if code < 0 else code
         reason = self.killed_because or ("Completed" if code == 0 else "Error")
-        return Ended(128 + number if number else code, reason, self.started_at, instant(), "", 0)
+        message = self._message(failed=exit_code != 0)
+        return Ended(exit_code, reason, self.started_at, instant(), message)
+
+    def _message(self, *, failed: bool) -> str:
+        """Return the termination message: what the process left, or the end of a failure's log."""
+        assert self.command is not None
+        try:
+            text = self.command.message.read_bytes()[:MESSAGE_BYTES]
+        except OSError:
+            text = b""
+        if not text and failed and self.command.log_is_message:
+            lines = self.log.read_bytes().splitlines()[-MESSAGE_LINES:]
+            text = b"\n".join(line.split(b" ", 3)[3] for line in lines)[-MESSAGE_LOG_BYTES:]
+        return text.decode(errors="replace")
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to every process of the container."""

@@ -17,6 +17,7 @@ from typing import Any
 
 Object = dict[str, Any]
 OWNER = "uid"
+MESSAGE_PATH = "/dev/termination-log"  # the API server's default
 Fetch = Callable[[str], Awaitable[Object | None]]
 _VARIABLE = re.compile(r"\$(\$|\((?P<name>[A-Za-z_][-A-Za-z0-9_.]*)\))")
 
@@ -31,11 +32,21 @@ class MountRefused(SpecRefused):
 
 @dataclass(frozen=True)
 class Command:
-    """What is run for one container."""
+    """What is run for one container.
+
+    Attributes:
+        words: Program and arguments.
+        environment: All of its variables.
+        folder: Its working directory.
+        message: The file in which it may leave its termination message.
+        log_is_message: Whether the end of its log stands for an empty message of a failure.
+    """
 
     words: list[str]
     environment: dict[str, str]
     folder: Path
+    message: Path
+    log_is_message: bool = False
 
 
 class PodFiles:
@@ -154,7 +165,9 @@ class PodFiles:
             SpecRefused: If a variable's source is missing or there is no command.
         """
         environment = await self._environment(container, base)
-        mounts = self._mounts(container)
+        message = _make(self.folder / "messages") / container["name"]
+        message_path = container.get("terminationMessagePath") or MESSAGE_PATH
+        mounts = [*self._mounts(container), (_as_path(message_path), str(message))]
 
         def put_folders(text: str) -> str:
             for pattern, folder in mounts:
@@ -173,7 +186,8 @@ class PodFiles:
         words = [put_folders(_expand(word, environment)) for word in words]
         wanted = put_folders(container.get("workingDir") or "")
         folder = _folder_or(wanted, self.folder / "work" / container["name"])
-        return Command(words, environment, folder)
+        falls_back = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        return Command(words, environment, folder, message, falls_back)
 
     def _mounts(self, container: Object) -> list[tuple[re.Pattern[str], str]]:
         found = []
@@ -184,8 +198,7 @@ class PodFiles:
                 folder /= mount["subPath"]
                 if not folder.exists():
                     folder.mkdir(parents=True)
-            path = re.escape(mount["mountPath"].rstrip("/"))
-            found.append((re.compile(rf"(?<![\w./-]){path}(?![\w.-])"), str(folder)))
+            found.append((_as_path(mount["mountPath"].rstrip("/")), str(folder)))
         return found
 
     async def _environment(self, container: Object, base: dict[str, str]) -> dict[str, str]:
@@ -227,6 +240,11 @@ class PodFiles:
                     return None
                 raise SpecRefused(f"couldn't find key {reference['key']} in {reference['name']}")
         raise SpecRefused(f"variable {variable['name']} has a source that is not known here")
+
+
+def _as_path(path: str) -> re.Pattern[str]:
+    """Return what finds a path in a text, but not a longer name that begins or ends with it."""
+    return re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w.-])")
 
 
 def _make(folder: Path) -> Path:

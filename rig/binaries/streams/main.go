@@ -71,7 +71,9 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	found, err := s.find(namespace, pod, name)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
+		// The kubelet's own words: the API server knows that the pod has such a container.
+		http.Error(w, fmt.Sprintf("container %q in pod %q is waiting to start: ContainerCreating", name, pod),
+			http.StatusBadRequest)
 		return
 	}
 	path := found.Log

@@ -130,6 +130,22 @@ def test_a_failing_container_says_its_exit_code_and_both_its_streams(pods: Pods)
     assert sorted(pods.log_of("fails").split()) == ["err", "out"]
 
 
+@pytest.mark.parametrize(
+    ("script", "policy", "message"),
+    [
+        ("printf done > /dev/termination-log", "File", "done"),
+        ("echo first; echo why; exit 1", "FallbackToLogsOnError", "first\nwhy"),
+        ("echo said; exit 1", "File", None),
+    ],
+)
+def test_what_a_container_leaves_as_its_termination_message_is_in_its_status(
+    pods: Pods, script: str, policy: str, message: str | None
+) -> None:
+    pods.create(a_pod("leaves", script, container={"terminationMessagePolicy": policy}))
+    status = pods.wait_for_phase("leaves", "Failed" if "exit 1" in script else "Succeeded")
+    assert status["containerStatuses"][0]["state"]["terminated"].get("message") == message
+
+
 def test_volumes_are_folders_that_containers_of_a_pod_share(pods: Pods) -> None:
     mount = [{"name": "shared", "mountPath": "/shared"}]
     first = {"name": "first", "image": "busybox", "volumeMounts": mount}

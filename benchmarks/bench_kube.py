@@ -39,8 +39,8 @@ async def tick(gaps: list[float]) -> None:
         gaps.append(time.thread_time() - before)
 
 
-async def sync(server: Running, *, packed: bool) -> dict[str, float]:
-    """Bring both informers to their first sync, and say what that took."""
+async def sync(server: Running, events: int, *, packed: bool) -> dict[str, float]:
+    """Bring both informers to their first sync, take the changes, and say what that took."""
     connection = Connection(
         f"https://127.0.0.1:{server.port}", ca_pem=server.authority, token="token"
     )
@@ -63,6 +63,11 @@ async def sync(server: Running, *, packed: bool) -> dict[str, float]:
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         }
         ticking.cancel()
+        cpu, before = time.process_time(), pods.state.events
+        while pods.state.events < events:
+            assert await pods.wait_changed(60, since=pods.generation)
+        taken = events - before
+        found["event_us"] = (time.process_time() - cpu) * 1e6 / max(1, taken)
         await nodes.stop()
         await pods.stop()
     return found
@@ -93,21 +98,22 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=50_000)
+    parser.add_argument("--events", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--sync", help="one run in this process, of this server")
     parser.add_argument("--plain", action="store_true", help="the reference in this process")
     arguments = parser.parse_args()
-    lists = Lists(arguments.nodes, arguments.pods)
+    lists = Lists(arguments.nodes, arguments.pods, arguments.events)
     if arguments.sync:
         told = json.loads(arguments.sync)
         server = Running(told["port"], told["authority"])
-        print(json.dumps(asyncio.run(sync(server, packed=told["packed"]))))
+        print(json.dumps(asyncio.run(sync(server, arguments.events, packed=told["packed"]))))
         return
     if arguments.plain:
         print(json.dumps(plain(lists)))
         return
     print_machine()
-    size = ["--nodes", str(arguments.nodes), "--pods", str(arguments.pods)]
+    size = ["--nodes", str(lists.nodes), "--pods", str(lists.pods), "--events", str(lists.events)]
     by_way: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     plains = []
     with running_server(lists) as server:
@@ -132,6 +138,8 @@ def main() -> None:
         )
         gaps = [one["gap_ms"] for one in found]
         print_figure(f"longest turn on the event loop, {way} answers", gaps, "ms CPU")
+        each = [one["event_us"] for one in found]
+        print_figure(f"one change of a pod, {way} answers, client CPU", each, "us")
         peaks = [one["peak_mb"] for one in found]
         print_figure(f"peak memory, {way} answers", peaks, "MB", Limit("at most", 600))
 

@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.certificates import Authority
 
 PAGE = 500
+LISTED_AT = 1_000_000
 WHEN = "2026-03-01T12:00:00Z"
 PACKED_FROM_BYTES = 128 << 10
 PLACE = "PAGEPAGE"  # stands for the number of a page in the bytes of one
@@ -311,12 +312,23 @@ class Lists:
 
     nodes: int
     pods: int
+    events: int = 0
+
+    def changes(self, plural: str) -> Iterator[bytes]:
+        """Yield the lines of a watch: pods that change one after the other, then a bookmark."""
+        for place in range(self.events if plural == "pods" else 0):
+            pod = a_pod(place % PAGE)
+            pod["metadata"]["resourceVersion"] = str(LISTED_AT + 1 + place)
+            line = json.dumps({"type": "MODIFIED", "object": pod}, separators=(",", ":"))
+            yield line.replace(PLACE, f"{place // PAGE * PAGE:08}").encode() + b"\n"
+        mark = {"metadata": {"resourceVersion": str(LISTED_AT + 1 + self.events)}}
+        yield json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n"
 
     def page(self, plural: str, begin: int) -> bytes:
         """Return the page of a list that begins at an object, as the server writes it."""
         total = getattr(self, plural)
         make = {"nodes": a_node, "pods": a_pod}[plural]
-        meta: dict[str, Any] = {"resourceVersion": "1000000"}
+        meta: dict[str, Any] = {"resourceVersion": str(LISTED_AT)}
         if begin + PAGE < total:
             meta |= {"continue": str(begin + PAGE), "remainingItemCount": total - begin - PAGE}
         count = min(PAGE, total - begin)
@@ -348,7 +360,8 @@ class Running:
 @contextmanager
 def running_server(lists: Lists) -> Iterator[Running]:
     """Run the server in a process of its own."""
-    command = [sys.executable, "-m", __name__, str(lists.nodes), str(lists.pods)]
+    sizes = [str(number) for number in (lists.nodes, lists.pods, lists.events)]
+    command = [sys.executable, "-m", __name__, *sizes]
     with Popen(command, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
@@ -376,10 +389,10 @@ async def serve(lists: Lists) -> None:
             target = urlsplit(request.split()[1].decode())
             query = parse_qs(target.query)
             if "watch" in query:
-                mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1000001"}}}
-                line = json.dumps(mark).encode() + b"\n"
                 writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                writer.write(b"%x\r\n%b\r\n" % (len(line), line))
+                for line in lists.changes(target.path.rpartition("/")[2]):
+                    writer.write(b"%x\r\n%b\r\n" % (len(line), line))
+                    await writer.drain()
                 await reader.read()
                 break
             plural = target.path.rpartition("/")[2]
@@ -402,5 +415,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("nodes", type=int)
     parser.add_argument("pods", type=int)
+    parser.add_argument("events", type=int)
     arguments = parser.parse_args()
-    asyncio.run(serve(Lists(arguments.nodes, arguments.pods)))
+    asyncio.run(serve(Lists(arguments.nodes, arguments.pods, arguments.events)))

@@ -371,6 +371,8 @@ def main() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("httpcore2").setLevel(logging.WARNING)
+    if sys.version_info < (3, 12):  # from there on it is the default: no thread for each container
+        asyncio.get_event_loop_policy().set_child_watcher(asyncio.PidfdChildWatcher())
     asyncio.run(_serve(parser.parse_args()))
     return 0
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ class Pods:
 
     def create(self, pod: dict[str, Any]) -> None:
         self.api.create(pod | {"metadata": pod["metadata"] | {"namespace": self.namespace}})
+
+    def annotate(self, name: str, key: str, value: str) -> None:
+        meta = {"name": name, "namespace": self.namespace, "annotations": {key: value}}
+        self.api.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta})
 
     def status_of(self, name: str) -> dict[str, Any]:
         pod = self.api.find(f"{self.path}/{name}")
@@ -81,6 +85,18 @@ def test_nodes_of_both_kinds_are_ready(pods: Pods, name: str) -> None:
     lease = pods.api.find(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}")
     assert lease is not None
     assert lease["spec"]["leaseDurationSeconds"] == 40
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_node_turns_not_ready_on_demand(
+    rig: RunningCluster, pods: Pods, add_nodes: Callable[..., list[str]], processes: bool
+) -> None:
+    [name] = add_nodes("cpu", 1, f"{pods.namespace}-node", processes=processes)
+    path = f"/api/v1/nodes/{name}"
+    assert is_ready(pods.api.find(path))
+    meta = {"name": name, "annotations": {"rig.gpuplane.io/not-ready": "true"}}
+    pods.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    wait_until(lambda: not is_ready(pods.api.find(path)), f"{name} is NotReady")
 
 
 @pytest.fixture
@@ -193,6 +209,33 @@ def test_a_container_over_its_memory_limit_is_oom_killed(pods: Pods) -> None:
     status = pods.wait_for_phase("greedy", "Failed")
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "reason"),
+    [
+        ("rig.gpuplane.io/evict", "The node was low on resource: memory.", "Evicted"),
+        ("rig.gpuplane.io/oom-kill", "main", "OOMKilled"),
+    ],
+)
+def test_trouble_on_demand_ends_a_pod_with_its_reason(
+    pods: Pods, annotation: str, value: str, reason: str
+) -> None:
+    pods.create(a_pod("troubled", "exec sleep 60", terminationGracePeriodSeconds=1))
+    pods.wait_for_phase("troubled", "Running")
+    pods.annotate("troubled", annotation, value)
+    status = pods.wait_for_phase("troubled", "Failed")
+    ended = status["containerStatuses"][0]["state"]["terminated"]["reason"]
+    assert reason in (status.get("reason"), ended)
+
+
+def test_a_pod_that_kwok_pretends_ends_as_its_annotations_say(pods: Pods) -> None:
+    fake = {"rig.gpuplane.io/kind": "fake"}
+    pods.create(a_pod("pretends", "true", nodeSelector=fake))
+    pods.wait_for_phase("pretends", "Running")
+    pods.annotate("pretends", "rig.gpuplane.io/exit-code", "7")
+    status = pods.wait_for_phase("pretends", "Failed")
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
 
 
 def test_a_deleted_pod_is_asked_to_end_and_is_gone_with_its_processes(

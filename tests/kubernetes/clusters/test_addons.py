@@ -1,0 +1,117 @@
+"""Add-ons as Helm releases on a real API server: installed, adopted, or left out by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import tarfile
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.kube.helm import Chart, Helm
+from gpuplane.loops.clusters.addons import adopt, bring_in
+from gpuplane.loops.clusters.catalogue import Addon, find_addon
+from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools
+from tests.faults.inside import Inside, inside
+from tests.kubernetes.clusters.worlds import registered
+from tests.kubernetes.rigged import RunningCluster
+
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: "{{ .Release.Name }}-marks", namespace: "{{ .Release.Namespace }}"}
+data: {values: {{ .Values | toJson | quote }}}
+"""
+
+
+def pack(folder: Path, addon: Addon) -> None:
+    """Write a small chart of an add-on's name and version where charts are looked for."""
+    about = f"apiVersion: v2\nname: {addon.chart_name}\nversion: {addon.version}\n"
+    files = {"Chart.yaml": about, "templates/marks.yaml": CONFIG_MAP, "values.yaml": "{}\n"}
+    path = folder / f"{addon.chart_name}-{addon.version}.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"{addon.chart_name}/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, BytesIO(text.encode()))
+
+
+@pytest.fixture
+def nfd(namespace: str) -> Addon:
+    """The add-on NFD, in a namespace of the test's own and under a name that nobody else has."""
+    found = find_addon("nfd")
+    assert found is not None
+    return dataclasses.replace(
+        found, namespace=namespace, release="nfd-of-test", chart=f"nfd-{namespace}", served=""
+    )
+
+
+@pytest.fixture
+async def world(
+    rig: RunningCluster, tmp_path: Path
+) -> AsyncIterator[tuple[Inside, ClusterTools, Any]]:
+    """A control plane with the cluster registered, and tools that know Helm and a chart folder."""
+    charts = tmp_path / "charts"
+    charts.mkdir()
+    async with inside(tmp_path) as it:
+        await registered(it, "east", rig.kubeconfig.read_text(), addons=[])
+        loop: Any = it.control.loops["clusters"]
+        tools: ClusterTools = dataclasses.replace(
+            loop._tools,
+            addons=AddonSettings(helm=str(rig.binaries["helm"]), charts=str(charts)),
+        )
+        found = (await it.client.get("/clusters/east")).json()
+        yield it, tools, await tools.cluster(found["id"])
+
+
+async def test_a_chart_of_the_folder_is_installed_and_kept_when_it_is_tried_again(
+    world: tuple[Inside, ClusterTools, Any], nfd: Addon
+) -> None:
+    it, tools, cluster = world
+    pack(Path(tools.addons.charts), nfd)
+    first = await bring_in(tools, cluster, nfd, None, 1)
+    assert (first.state, first.message) == ("installed", "")  # type: ignore[union-attr]
+    helm = await tools.helm(cluster)
+    release = await helm.status(nfd.release, nfd.namespace)
+    assert release is not None
+    assert (release.status, release.revision) == ("deployed", 1)
+    await bring_in(tools, cluster, nfd, None, 1)
+    again = await helm.status(nfd.release, nfd.namespace)
+    assert again is not None
+    assert again.revision == 1
+    listed = (await it.client.get("/clusters/east/addons")).json()["items"]
+    assert {each["name"]: each["state"] for each in listed}["nfd"] == "installed"
+    await helm.uninstall(nfd.release, nfd.namespace)
+
+
+async def test_a_chart_that_cannot_be_had_is_told_by_name_and_no_try_is_wasted_on_it(
+    world: tuple[Inside, ClusterTools, Any], nfd: Addon
+) -> None:
+    it, tools, cluster = world
+    nowhere = dataclasses.replace(nfd, repo="")
+    status = await bring_in(tools, cluster, nowhere, None, 1)
+    assert status.state == "failed"  # type: ignore[union-attr]
+    assert "cannot be had" in status.message
+    assert nfd.chart in status.message
+    assert (await it.client.get("/clusters/east")).json()["state"] == "AVAILABLE"
+
+
+async def test_a_release_of_somebody_else_is_adopted_as_it_is(
+    world: tuple[Inside, ClusterTools, Any], nfd: Addon
+) -> None:
+    _, tools, cluster = world
+    pack(Path(tools.addons.charts), nfd)
+    helm: Helm = await tools.helm(cluster)
+    path = Path(tools.addons.charts) / f"{nfd.chart_name}-{nfd.version}.tgz"
+    await helm.upgrade_install("theirs", nfd.namespace, Chart(str(path)), {})
+    left = await bring_in(tools, cluster, nfd, None, 1)
+    assert left.state == "present"  # type: ignore[union-attr]
+    assert "theirs" in left.message
+    taken = await adopt(tools, cluster, nfd)
+    assert (taken.state, taken.release_name) == ("adopted", "theirs")  # type: ignore[union-attr]
+    kept = await bring_in(tools, cluster, nfd, None, 1)
+    assert (kept.state, kept.release_name) == ("adopted", "theirs")  # type: ignore[union-attr]
+    await helm.uninstall("theirs", nfd.namespace)

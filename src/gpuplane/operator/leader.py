@@ -86,7 +86,7 @@ class Leader:
         self._node_labels = node_labels or None
         self._work: Worklist[Key] = Worklist(clock)
         self._layout_work: Worklist[str] = Worklist(clock)
-        self.world = World(self._work.add)
+        self.world = World(self._work.add, self._work.add_first)
         self._announcer = Announcer(client, clock)
         self._layouts = LayoutReconciler(client, self.world)
         self._failures: dict[Hashable, int] = {}

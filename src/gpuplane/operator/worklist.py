@@ -19,6 +19,7 @@ class Worklist(Generic[K]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._first: dict[K, None] = {}
         self._ready: dict[K, None] = {}
         self._busy: set[K] = set()
         self._again: set[K] = set()
@@ -28,16 +29,26 @@ class Worklist(Generic[K]):
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._first) + len(self._ready)
 
     def add(self, key: K) -> None:
         """Have a key looked at as soon as somebody is free."""
         self._due.pop(key, None)
         if key in self._busy:
             self._again.add(key)
-        else:
+        elif key not in self._first:
             self._ready[key] = None
             self._changed.set()
+
+    def add_first(self, key: K) -> None:
+        """Have a key looked at before all that `add` was told of: somebody waits for an answer."""
+        if key not in self._busy:
+            self._due.pop(key, None)
+            self._ready.pop(key, None)
+            self._first[key] = None
+            self._changed.set()
+        else:
+            self._again.add(key)
 
     def add_later(self, key: K, delay_s: float) -> None:
         """Have a key looked at after so many seconds, or sooner where that is known already."""
@@ -53,9 +64,10 @@ class Worklist(Generic[K]):
         """Return the next key; it is busy until `done`."""
         while True:
             self._wake_due()
-            if self._ready:
-                key = next(iter(self._ready))
-                del self._ready[key]
+            waiting = self._first or self._ready
+            if waiting:
+                key = next(iter(waiting))
+                del waiting[key]
                 self._busy.add(key)
                 return key
             self._changed.clear()

@@ -104,10 +104,12 @@ class Reconciler:
         """Keep the GPUs of what earlier leaders placed, before anything else is placed."""
         for key in list(self._world.keys()):
             workload = self._world.find_workload(key)
-            if workload is None or workload.phase in OVER or not workload.node:
+            if workload is None or not workload.node:
                 continue
             for job in self._world.jobs_of(workload):
-                if job.name == job_name(workload) and not job.is_suspended:
+                if workload.phase in OVER:
+                    self._world.remember_run(workload, job, job.failure)
+                elif job.name == job_name(workload) and not job.is_suspended:
                     self._world.promise(workload, job.name, job.node or workload.node)
 
     async def look(self, key: Key) -> float | None:

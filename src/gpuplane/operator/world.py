@@ -22,8 +22,17 @@ MAX_MODELS = 1_000
 class World:
     """The cluster as it was last told, and who is to be looked at because of it."""
 
-    def __init__(self, wake: Callable[[Key], None]) -> None:
+    def __init__(
+        self, wake: Callable[[Key], None], wake_first: Callable[[Key], None] | None = None
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            wake: Has a workload looked at.
+            wake_first: Has a new one looked at before all others.
+        """
         self._wake = wake
+        self._wake_first = wake_first or wake
         self.room = Room()
         self.nodes: dict[str, Node] = {}
         self.mix: Counter[int] = Counter()
@@ -82,7 +91,9 @@ class World:
         self._workloads[workload.key] = workload
         self._key_of[workload.uid] = workload.key
         self._count(workload, 1)
-        if before != workload:
+        if before is None:
+            self._wake_first(workload.key)
+        elif before != workload:
             self._wake(workload.key)
 
     def remove_workload(self, workload: Workload) -> None:

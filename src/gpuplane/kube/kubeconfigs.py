@@ -118,8 +118,7 @@ def _load(text: str | bytes) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise BadKubeconfig("kubeconfig", "It is no mapping of fields.", fix)
     if config.get("kind", "Config") != "Config":
-        reason = f"It is a {str(config['kind'])[:60]!r}, not a Config."
-        raise BadKubeconfig("kind", reason, fix)
+        raise BadKubeconfig("kind", "It is another kind, not Config.", fix)
     if config.get("apiVersion", "v1") != "v1":
         raise BadKubeconfig("apiVersion", "Only v1 is known.", "Write `apiVersion: v1`.")
     return config

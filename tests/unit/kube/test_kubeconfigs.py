@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuplane.kube.connections import BadKubeconfig, read_kubeconfig
 from gpuplane.kube.kubeconfigs import MAX_KUBECONFIG_BYTES, write_kubeconfig
@@ -394,7 +396,7 @@ BAD: list[tuple[str, Callable[[Config], None], str, str]] = [
     ("two users of one name", _twice("users"), "users", "2 entries"),
     ("no contexts", _set(_top, contexts=[]), "contexts", "none"),
     ("clusters that are no list", _set(_top, clusters={"east": {}}), "clusters", "no list"),
-    ("another kind", _set(_top, kind="Secret"), "kind", "not a Config"),
+    ("another kind", _set(_top, kind="Secret"), "kind", "not Config"),
     ("another version", _set(_top, apiVersion="v2"), "apiVersion", "v1"),
 ]
 
@@ -465,3 +467,61 @@ def test_the_page_names_every_field_for_which_a_kubeconfig_is_refused() -> None:
     refused = {field.rpartition(".")[2] for _, _, field, _ in BAD}
     assert refused - named == {"cluster", "user"}  # whole entries: the sentences name them
     assert named <= refused
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        [SECRET, "prod", "east", "deployer", "https://[::1", "https://h:0", "Ä" * 30]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "cluster", "user", "context", "server", "exec", "token"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of everything in a document, the whole of it first."""
+    keys: Any = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    return [at, *(place for key in keys for place in places(value[key], (*at, key)))]
+
+
+@given(st.data())
+def test_whatever_stands_anywhere_in_it_is_taken_or_refused_and_nothing_else(
+    data: st.DataObject,
+) -> None:
+    config: Any = a_config()
+    user(config)["client-certificate-data"] = encoded(PAIR.certificate)
+    user(config)["client-key-data"] = encoded(PAIR.key)
+    *path, last = data.draw(st.sampled_from(places(config)[1:]), label="place")
+    inside = config
+    for key in path:
+        inside = inside[key]
+    value = data.draw(VALUES, label="value")
+    inside[last] = value
+    refusal: BadKubeconfig | None = None
+    try:
+        assert read(config).server.startswith("https://")
+    except BadKubeconfig as error:
+        refusal = error
+    if refusal is not None:
+        assert all((refusal.field, refusal.reason, refusal.fix))
+        assert SECRET not in str(refusal) or SECRET in str(value)  # Hypothesis draws literals
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_any_text_at_all_is_refused_in_words(text: str | bytes) -> None:
+    with pytest.raises(BadKubeconfig):
+        read_kubeconfig(text, now=NOW)

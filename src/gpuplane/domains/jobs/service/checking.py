@@ -5,6 +5,7 @@ from collections import defaultdict
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import checking as repository
+from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules.checking import (
     Holding,
     Told,
@@ -25,6 +26,12 @@ def check(session: ReadSession) -> list[str]:
     )
     faults = attempt_faults(standings, attempts) + holding_faults(attempts, held)
     told = _histories(session)
+    offered = offers_repository.list_offered_jobs(session)
+    faults.extend(
+        f"Job {attempt.job_id} is offered to a cluster and has an attempt that is not over."
+        for attempt in attempts
+        if attempt.job_id in offered
+    )
     for job in standings:
         named = f"{job.name} ({job.id})"
         faults += history_faults(named, job.status, told.pop(str(job.id), []))

@@ -43,9 +43,17 @@ class QueueUse:
 
 
 def load_queue_use(session: ReadSession, principal: Principal, key: str) -> QueueUse:
-    """Return what of a cluster's quotas is used now, borrowed, lent and left."""
+    """Return what of a cluster's quotas is used now, borrowed, lent and left.
+
+    Where Kueue admits, what it counts is told: work that came past this control plane is in it.
+    """
     cluster = clusters.get_cluster(session, key)
-    specs = queues.load_specs(session, cluster.id)
+    counted = queues.load_seen_usage(session, cluster) if queues.admits_itself(cluster) else None
+    specs = (
+        queues.load_specs(session, cluster.id)
+        if counted is None
+        else queues.load_shown_specs(session, cluster)
+    )
     open_ones = attempts_repository.list_uses(session, cluster.id)
     jobs = repository.load_jobs(session, [each.job_id for each in open_ones])
     tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
@@ -57,9 +65,12 @@ def load_queue_use(session: ReadSession, principal: Principal, key: str) -> Queu
     door_use: dict[tuple[str, str], dict[FlavorResource, int]] = {}
     door_jobs: dict[tuple[str, str], int] = {}
     known = set(tree.cluster_queues)
+    for name, used in (counted or {}).items():
+        if name in known:
+            tree.add_usage(name, used)
     for each in open_ones:
         usage = {FlavorResource(flavor, what): n for flavor, what, n in each.quota_usage}
-        if each.cluster_queue in known:
+        if each.cluster_queue in known and counted is None:
             tree.add_usage(each.cluster_queue, usage)
         count[each.cluster_queue] = count.get(each.cluster_queue, 0) + 1
         job = jobs.get(each.job_id)

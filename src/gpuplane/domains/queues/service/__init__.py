@@ -39,6 +39,8 @@ from gpuplane.domains.queues.service.seeing import (
 from gpuplane.domains.queues.service.showing import (
     Shown,
     list_seen_doors,
+    load_seen_usage,
+    load_shown_specs,
     show_cluster_queues,
     show_cohorts,
 )
@@ -95,6 +97,8 @@ __all__ = [
     "list_seen",
     "list_seen_doors",
     "load_declared",
+    "load_seen_usage",
+    "load_shown_specs",
     "load_specs",
     "note_seen",
     "open_queues",

@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec
+from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, FlavorResource
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues.repository import Declared
-from gpuplane.domains.queues.rules import (
-    cluster_queue_of,
-    cohort_of,
-)
+from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
-from gpuplane.domains.queues.service.declaring import DeclaredQueues
+from gpuplane.domains.queues.service.declaring import DeclaredQueues, load_declared
 
 T = TypeVar("T")
 
@@ -63,6 +62,28 @@ def show_cohorts(found: DeclaredQueues) -> list[Shown[CohortSpec]]:
         if "raw" not in one.spec
     ]
     return sorted(shown, key=lambda each: each.declared.name)
+
+
+def load_shown_specs(session: ReadSession, cluster: Cluster) -> QueueSpecs:
+    """Return the queues of a cluster that admits by itself as it has them, others' among them."""
+    found = load_declared(session, cluster.id)
+    return QueueSpecs(
+        tuple(each.on_cluster or each.declared.spec for each in show_cluster_queues(found)),
+        tuple(each.on_cluster or each.declared.spec for each in show_cohorts(found)),
+        found.specs().local_queues,
+    )
+
+
+def load_seen_usage(session: ReadSession, cluster: Cluster) -> dict[str, dict[FlavorResource, int]]:
+    """Return what Kueue counts as used in each of its ClusterQueues."""
+    return {
+        each.name: {
+            FlavorResource(used["flavor"], used["resource"]): used["total"]
+            for used in each.state.get("used", ())
+        }
+        for each in load_declared(session, cluster.id).seen
+        if each.kind is SeenKind.CLUSTER_QUEUE
+    }
 
 
 def list_seen_doors(found: DeclaredQueues) -> list[Seen]:

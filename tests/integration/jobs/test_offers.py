@@ -1,0 +1,224 @@
+"""Jobs on a cluster that admits by itself: offered, bound, evicted, taken back; books agree."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Offer
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.usage import service as usage
+from tests.integration.jobs.worlds import H100, World
+
+GPU = FlavorResource(H100, "nvidia.com/gpu")
+
+
+@pytest.fixture
+async def kueue(world: World) -> World:
+    """A world whose cluster admits by itself, with a queue and a door of the admin's tenant."""
+
+    def admit_there(session: Any) -> None:
+        cluster = clusters.get_cluster(session, world.sim)
+        wanted = {"config": {**cluster.config, "admission": "kueue"}}
+        clusters.change(session, world.sim, wanted, "test", 1)
+
+    await world.server.database.write("tests.admission", admit_there)
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": 8}
+    flavors = [{"name": H100, "resources": [quota]}]
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+    body = {"name": "q", "resourceGroups": groups}
+    await world.ask("POST", "/clusters/sim/quotas", 201, json=body)
+    door = {"name": "main", "tenant": str(world.server.admin.tenant_id), "clusterQueue": "q"}
+    await world.ask("POST", "/clusters/sim/queues", 201, json=door)
+    return world
+
+
+async def offered(world: World, **fields: Any) -> tuple[dict[str, Any], Offer]:
+    """Submit a job, let the scheduler hand it over, and return it with its offer."""
+    job = await world.submit(gpu_count=2, gpu_type=H100, **fields)
+    await world.loops["scheduler"].run_once()
+    offers = await world.server.database.read(jobs.list_offers)
+    return job, next(each for each in offers if str(each.job_id) == job["id"])
+
+
+def seen(offer: Offer, node: str, phase: Phase = Phase.STARTING, **more: Any) -> ReplicaObservation:
+    ref = AttemptRef(offer.attempt_id, offer.number)
+    return ReplicaObservation(ref, 0, phase, node_name=node, **more)
+
+
+async def settle(world: World, *observations: ReplicaObservation) -> jobs.Settled:
+    now = world.server.clock.now_ms()
+    return await world.server.database.write(
+        "tests.settle", partial(jobs.settle_offers, seen=observations, now=now)
+    )
+
+
+async def take_in(world: World, *observations: ReplicaObservation) -> None:
+    now = world.server.clock.now_ms()
+    await world.server.database.write(
+        "tests.take_in",
+        partial(jobs.take_in, seen=observations, seal=str.encode, chance=lambda: 0.0, now=now),
+    )
+
+
+async def faults(world: World) -> list[str]:
+    """Return every broken promise that `db check` would tell."""
+    now = world.server.clock.now_ms()
+    return await world.server.database.read(
+        lambda s: [*jobs.check(s), *placements.check(s), *usage.check(s, now)]
+    )
+
+
+async def held(world: World) -> int:
+    """Return how many GPUs are held."""
+    rows = await world.server.database.read(placements.list_open)
+    return len([row for row in rows if row.gpu_id is not None])
+
+
+async def test_a_job_is_handed_over_once_and_waits_in_the_words_of_its_cluster(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue)
+    await kueue.loops["scheduler"].run_once()
+    assert len(await kueue.server.database.read(jobs.list_offers)) == 1
+    await kueue.server.database.write(
+        "tests.note",
+        partial(
+            jobs.note_admission,
+            attempt_id=offer.attempt_id,
+            reason="Pending",
+            message="insufficient unused quota for nvidia.com/gpu",
+            admitted_at=None,
+            usage_of={},
+            cluster_queue="",
+        ),
+    )
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["reason"]) == ("queued", "WaitingForAdmission")
+    assert "insufficient unused quota" in found["status_message"]
+    assert await held(kueue) == 0
+    assert await faults(kueue) == []
+
+
+async def test_a_bound_job_holds_the_devices_of_its_node_from_then_on(kueue: World) -> None:
+    job, offer = await offered(kueue)
+    await kueue.server.database.write(
+        "tests.note",
+        partial(
+            jobs.note_admission,
+            attempt_id=offer.attempt_id,
+            reason="Admitted",
+            message="The workload is admitted",
+            admitted_at=kueue.server.clock.now_ms(),
+            usage_of={GPU: 2000},
+            cluster_queue="q",
+        ),
+    )
+    assert (await settle(kueue, seen(offer, "big-01"))).bound == (offer.attempt_id,)
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["queue"]) == ("scheduled", "sim/main")
+    assert await held(kueue) == 2
+    started = kueue.server.clock.now_ms()
+    await take_in(kueue, seen(offer, "big-01", Phase.RUNNING, started_at=started))
+    assert (await kueue.job(job["id"]))["status"] == "running"
+    assert await faults(kueue) == []
+    done = seen(offer, "big-01", Phase.EXITED, started_at=started, ended_at=started, exit_code=0)
+    await take_in(kueue, done)
+    assert (await kueue.job(job["id"]))["status"] == "completed"
+    assert await held(kueue) == 0
+    assert await faults(kueue) == []
+
+
+async def test_devices_that_are_named_are_the_ones_that_are_held(kueue: World) -> None:
+    _, offer = await offered(kueue)
+    rows = await kueue.server.database.read(lambda s: usage.list_devices(s, kueue.sim))
+    named = tuple(row.gpu_id for row in rows if row.node_name == "big-01")[5:7]
+    assert len(named) == 2
+    await settle(kueue, seen(offer, "big-01", gpu_ids=named))
+    found = await kueue.server.database.read(placements.list_open)
+    assert {row.gpu_id for row in found if row.gpu_id is not None} == set(named)
+
+
+async def test_a_node_that_is_not_known_leaves_the_offer_as_it_is(kueue: World) -> None:
+    job, offer = await offered(kueue)
+    settled = await settle(kueue, seen(offer, "nowhere"))
+    assert settled.refused == (offer.attempt_id,)
+    assert (await kueue.job(job["id"]))["status"] == "queued"
+    assert await faults(kueue) == []
+
+
+async def test_a_cancelled_job_is_taken_back_and_offered_no_more(kueue: World) -> None:
+    job, offer = await offered(kueue)
+    await kueue.ask("DELETE", f"/jobs/{job['id']}")
+    assert await kueue.server.database.read(jobs.has_void_offers)
+    await kueue.server.database.write("tests.withdraw", lambda s: jobs.withdraw_void_offers(s, 10))
+    late = await settle(kueue, seen(offer, "big-01"))
+    assert late.bound == ()
+    assert (await kueue.job(job["id"]))["status"] == "cancelled"
+    await settle(kueue, seen(offer, "", Phase.EXITED, forbids=True))
+    assert await kueue.server.database.read(jobs.list_offers) == []
+    assert await faults(kueue) == []
+
+
+async def test_a_suspended_job_is_offered_anew_only_when_the_first_offer_is_gone(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue)
+    await kueue.ask("POST", f"/jobs/{job['id']}/suspend")
+    await kueue.server.database.write("tests.withdraw", lambda s: jobs.withdraw_void_offers(s, 10))
+    await kueue.ask("POST", f"/jobs/{job['id']}/resume")
+    await kueue.loops["scheduler"].run_once()
+    assert [each.attempt_id for each in await kueue.server.database.read(jobs.list_offers)] == [
+        offer.attempt_id
+    ]
+    await settle(kueue, seen(offer, "", Phase.LOST, forbids=True))
+    await kueue.loops["scheduler"].run_once()
+    again = await kueue.server.database.read(jobs.list_offers)
+    assert [(each.number, str(each.job_id)) for each in again] == [(2, job["id"])]
+
+
+async def test_what_kueue_preempts_is_a_preempted_attempt_with_a_receipt(kueue: World) -> None:
+    job, offer = await offered(kueue)
+    winner, other = await offered(kueue, name="winner", priority="high")
+    await settle(kueue, seen(offer, "big-01"))
+    started = kueue.server.clock.now_ms()
+    await take_in(kueue, seen(offer, "big-01", Phase.RUNNING, started_at=started))
+    kueue.server.clock.advance(60)
+    now = kueue.server.clock.now_ms()
+    told = await kueue.server.database.write(
+        "tests.evicted",
+        partial(
+            jobs.note_evicted,
+            attempt_id=offer.attempt_id,
+            reason="Preempted",
+            message="Preempted to accommodate a workload",
+            for_attempt=other.attempt_id,
+            now=now,
+        ),
+    )
+    assert told
+    events = await kueue.ask("GET", f"/jobs/{job['id']}/events?limit=200")
+    receipt = next(each for each in events["items"] if each["kind"] == "job.preempting")
+    assert receipt["data"]["for_job"] == winner["id"]
+    assert receipt["data"]["lost_gpu_s"] == 120
+    over = seen(offer, "big-01", Phase.EXITED, ended_at=now, exit_code=143, signal=15)
+    await take_in(kueue, over)
+    assert (await kueue.job(job["id"]))["status"] in ("preempted", "queued")
+    assert await held(kueue) == 0
+    assert await faults(kueue) == []
+
+
+async def test_nothing_is_handed_to_a_frozen_cluster(kueue: World) -> None:
+    await kueue.ask("POST", "/clusters/sim/freeze", json={"reason": "an upgrade"})
+    job = await kueue.submit(name="late", gpu_count=1, gpu_type=H100)
+    await kueue.loops["scheduler"].run_once()
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["reason"]) == ("queued", "SchedulingFrozen")
+    assert UUID(job["id"]) not in await kueue.server.database.read(jobs.list_offered_jobs)

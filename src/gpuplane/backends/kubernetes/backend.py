@@ -27,7 +27,6 @@ from gpuplane.backends.kubernetes import starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
-from gpuplane.backends.kubernetes.manifests.workloads import Served
 from gpuplane.backends.kubernetes.observing import pods_by_rank
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
@@ -36,6 +35,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_evict,
     decide_forget,
 )
+from gpuplane.backends.kubernetes.served import Served, read_classes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import Settler, delete_main
 from gpuplane.backends.kubernetes.shapes import Pod
@@ -46,7 +46,7 @@ from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError, NotThere, Unreachable
-from gpuplane.kube.kinds import POD
+from gpuplane.kube.kinds import JOB_SET, POD, SCALED_OBJECT, STORAGE_CLASS
 
 NOTHING_KEPT = "NothingKept"
 """The word of a BackendError for an attempt of which nothing is kept."""
@@ -136,6 +136,8 @@ class KubernetesBackend:
         ]
         if self.settings.admission == "embedded":
             notes.append("Nodes are chosen here and bound by the cluster's own scheduler.")
+        if not self._served.default_class:
+            notes.append("It has no default StorageClass: checkpoints live as long as their pod.")
         return Probe(
             reachable=not self._is_silent(),
             kind=self.kind,
@@ -282,10 +284,13 @@ class KubernetesBackend:
     async def _open(self) -> None:
         with starting.told():
             await starting.ensure_namespace(self.client, self.settings.records_namespace, {})
-            served = await asyncio.gather(
-                self.client.served("jobset.x-k8s.io"), self.client.served("keda.sh")
+            jobsets, keda, classes = await asyncio.gather(
+                self.client.served(JOB_SET.group),
+                self.client.served(SCALED_OBJECT.group),
+                self.client.list(STORAGE_CLASS),
             )
-        self._served = Served(jobsets=served[0] is not None, keda=served[1] is not None)
+        names, default = read_classes(classes)
+        self._served = Served(jobsets is not None, keda is not None, names, default)
         if not await self._watch.start(jobsets=self._served.jobsets):
             raise Unavailable("Unreachable", self._watch.trouble or "the first lists took too long")
         self._settling = asyncio.create_task(self._settler.run(), name=f"settle:{self.cluster_id}")

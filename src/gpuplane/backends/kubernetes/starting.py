@@ -22,7 +22,6 @@ from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
 from gpuplane.backends.kubernetes.manifests.services import port_of
 from gpuplane.backends.kubernetes.manifests.workloads import (
-    Served,
     Workload,
     claim_of,
     compute_workload,
@@ -34,6 +33,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_accept,
     decide_start,
 )
+from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import KINDS
 from gpuplane.core.ids import AttemptId

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuplane.backends.interface import AttemptPlan, BackendError
 from gpuplane.backends.kubernetes.names import checkpoint_claim_name, claim_name
+from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings, VolumeSource
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import CheckpointConfig, Mount
@@ -33,7 +34,7 @@ class PodVolumes:
     claims: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
-def compute_volumes(plan: AttemptPlan, settings: KubernetesSettings) -> PodVolumes:
+def compute_volumes(plan: AttemptPlan, settings: KubernetesSettings, served: Served) -> PodVolumes:
     """Return the volumes of one pod: named ones, checkpoints, and shared memory with a GPU."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
@@ -47,12 +48,10 @@ def compute_volumes(plan: AttemptPlan, settings: KubernetesSettings) -> PodVolum
         if claim is not None and claim not in claims:
             claims.append(claim)
     if plan.checkpoint_path:
-        claim = _checkpoint_claim(plan)
-        volumes.append(
-            {"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": claim[0]}},
-        )
+        kept = _checkpoints(plan, served)
+        volumes.append({"name": CHECKPOINTS, **kept[0]})
         mounts.append(_mounted(CHECKPOINTS, plan.checkpoint_path, read_only=False))
-        claims.append(claim)
+        claims += kept[1]
     if plan.resources.gpu_count:
         # Data loaders pass tensors through it, and a container gets 64 MiB where nothing is said.
         limit = f"{max(64, plan.resources.memory_mib // 2)}Mi"
@@ -105,12 +104,25 @@ def _claim_spec(source: VolumeSource) -> dict[str, Any]:
     return spec
 
 
-def _checkpoint_claim(plan: AttemptPlan) -> tuple[str, dict[str, Any]]:
+def _checkpoints(
+    plan: AttemptPlan, served: Served
+) -> tuple[dict[str, Any], tuple[tuple[str, dict[str, Any]], ...]]:
+    """Return the volume for checkpoints and the claim behind it.
+
+    A cluster without the class that was asked gives its own; one without any class keeps them for
+    the life of the pod alone, which is better than a pod that waits for ever.
+    """
     asked = plan.spec.checkpoint if plan.spec is not None else None
     config = asked or CheckpointConfig()
-    # Several pods write where a job has several: a claim of one node would hold the others up.
-    mode = "ReadWriteMany" if len(plan.replicas) > 1 else "ReadWriteOnce"
+    if config.storage_class not in served.storage_classes and not served.default_class:
+        return {"emptyDir": {"sizeLimit": f"{config.storage_size_mib}Mi"}}, ()
+    known = config.storage_class in served.storage_classes
+    # Nodes that share a claim must all be able to write to it.
+    is_spread = len({each.node_name for each in plan.replicas}) > 1
     source = VolumeSource(
-        storage_class=config.storage_class, size_mib=config.storage_size_mib, access_mode=mode
+        storage_class=config.storage_class if known else "",
+        size_mib=config.storage_size_mib,
+        access_mode="ReadWriteMany" if is_spread else "ReadWriteOnce",
     )
-    return checkpoint_claim_name(plan.job_id), _claim_spec(source)
+    name = checkpoint_claim_name(plan.job_id)
+    return {"persistentVolumeClaim": {"claimName": name}}, ((name, _claim_spec(source)),)

@@ -21,6 +21,7 @@ from gpuplane.backends.kubernetes.manifests.pods import (
     ranks_of,
 )
 from gpuplane.backends.kubernetes.manifests.volumes import compute_volumes
+from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType
@@ -31,14 +32,6 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 
 Object = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a cluster can do beyond Kubernetes itself."""
-
-    jobsets: bool = False
-    keda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ def compute_workload(
     settings: KubernetesSettings,
     cluster_id: str,
     secret_names: Sequence[str],
-    served: Served = Served(),
+    served: Served,
 ) -> Workload:
     """Return every object of an attempt.
 
@@ -83,7 +76,7 @@ def compute_workload(
         )
     ranks_of(plan)
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
-    volumes = compute_volumes(plan, settings)
+    volumes = compute_volumes(plan, settings, served)
     is_service = plan.job_type is JobType.SERVICE
     template = compute_template(
         plan,

@@ -1,6 +1,6 @@
 """Certificates and keys as PEM texts: read, checked and written anew; nothing hides in them."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -11,6 +11,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far the clock of who signed may be ahead of ours; kubeadm dates back by as much."""
 
 _ENCODED = "Encode the PEM text, which begins with `-----BEGIN`."
 
@@ -53,7 +56,7 @@ def read_chain(data: bytes, now: datetime) -> tuple[str, x509.Certificate]:
             f"The certificate has expired on {first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.",
             "Have a new one signed, or use a token.",
         )
-    if first.not_valid_before_utc > now:
+    if first.not_valid_before_utc > now + CLOCK_SKEW:
         raise BadPem(
             f"The certificate is valid only from {first.not_valid_before_utc:%Y-%m-%d %H:%M} UTC.",
             "Check the clocks, or have a new one signed.",

@@ -92,6 +92,16 @@ def test_a_client_certificate_is_taken_with_the_time_when_it_ends() -> None:
     assert found.expires_at == round((NOW + DAY).timestamp() * 1000)
 
 
+def test_a_certificate_of_a_clock_that_is_a_little_ahead_is_taken() -> None:
+    fresh = AUTHORITY.sign("fresh", begins=datetime.timedelta(minutes=4))
+    config = a_config()
+    config["users"][0]["user"] = {
+        "client-certificate-data": encoded(fresh.certificate),
+        "client-key-data": encoded(fresh.key),
+    }
+    assert read(config).certificate_pem == fresh.certificate
+
+
 def test_json_bytes_with_a_byte_order_mark_are_read_too() -> None:
     data = b"\xef\xbb\xbf" + json.dumps(a_config()).encode()
     assert read_kubeconfig(data, now=NOW).token == SECRET

@@ -78,6 +78,8 @@ def operator(
 
     if webhook_port is not None and (tls_cert is None or tls_key is None):
         raise click.UsageError("webhooks are served over TLS: give --tls-cert and --tls-key")
+    node_labels = _pairs("--node-label", labels)
+    models = _models(models_file, pairs, default_image)
     connection = _connection(kubeconfig)
     settings = OperatorSettings(
         namespace=namespace or connection.namespace or DEFAULT_NAMESPACE,
@@ -94,9 +96,8 @@ def operator(
         provisioning_class=provisioning_class,
         workers=workers,
         watch_namespace=watch_namespace,
-        node_labels=_pairs("--node-label", labels),
+        node_labels=node_labels,
     )
-    models = _models(models_file, pairs, default_image)
     setup_logging(log_level)
     logging.getLogger("uvicorn.error").setLevel("WARNING")
     asyncio.run(_run(connection, models, settings))

@@ -1,10 +1,12 @@
 """Every call that the extender makes to the API server; the chart grants these and no others."""
 
-from gpuplane.kube.kinds import NODE, POD
+from gpuplane.kube.kinds import NODE, POD, Kind
 from gpuplane.kube.rights import Right
+
+BINDING = Kind("", "v1", "bindings", "Binding")
 
 RIGHTS: tuple[Right, ...] = (
     Right(NODE, ("get", "list", "watch", "patch")),
     Right(POD, ("list", "watch", "patch")),
-    Right(POD, ("create",), "binding", option="bind"),
+    Right(BINDING, ("create",), option="bind"),
 )

@@ -36,12 +36,16 @@ class KubernetesFactory:
         self._backend: KubernetesBackend | None = None
 
     async def open(self) -> KubernetesBackend:
+        return await self.open_with(SETTINGS)
+
+    async def open_with(self, settings: KubernetesSettings) -> KubernetesBackend:
+        """Return the backend with other settings, the object before it stopped."""
         if self._backend is not None:
             await self._backend.stop()
         client = KubeClient(self._connection)
         await ensure_process_node(client)
         self._backend = KubernetesBackend(
-            client, self.cluster_id, self.home, SystemClock(), SETTINGS
+            client, self.cluster_id, self.home, SystemClock(), settings
         )
         await self._backend.open()
         return self._backend

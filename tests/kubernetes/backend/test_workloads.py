@@ -12,7 +12,7 @@ from gpuplane.core.ids import GpuId, ReplicaId
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import HealthCheck, JobType, ResourceRequest
 from gpuplane.kit.ids import new_id
-from gpuplane.kube.kinds import DEPLOYMENT, JOB, POD, SECRET, SERVICE
+from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SECRET, SERVICE
 from tests.contract.builders import a_plan
 from tests.contract.factories import replicas_of, until, until_over, until_phase
 from tests.contract.kubernetes import KubernetesFactory
@@ -177,3 +177,17 @@ async def test_a_pod_that_somebody_deletes_is_seen_to_be_over(
     [replica] = await until_over(factory, backend, plan.ref)
     assert replica.reason in (Word.SIGNALLED, Word.NODE_LOST, Word.SUPERVISOR_LOST)
     assert replica.exit_code != 0
+
+
+async def test_a_workload_whose_record_was_lost_is_swept(
+    factory: KubernetesFactory, backend: KubernetesBackend
+) -> None:
+    plan = a_plan(node_name=factory.node_name, resources=SMALL, duration_s=600)
+    await backend.ensure_workload(plan, {})
+    await until_phase(factory, backend, plan.ref, Phase.RUNNING)
+    space = backend.settings.records_namespace
+    await backend.client.delete(CONFIG_MAP, names.record_name(plan.ref.attempt_id), space)
+    await until(factory, backend, lambda now: not replicas_of(now, plan.ref), "it is unknown")
+    sweeper = await factory.open_with(replace(backend.settings, orphan_s=0))
+    await sweeper.sweep()
+    assert await sweeper.client.list(JOB, labels=labels_of(plan)) == []

@@ -95,7 +95,7 @@ class KubernetesBackend:
         space = self.settings.records_namespace
         self._records = RecordStore(client, self._view, cluster_id, space)
         self._settler = Settler(
-            client, self._view, self._records, self._tails, clock, self.settings
+            client, self._view, self._records, self._tails, clock, self.settings, cluster_id
         )
         self._watch = ClusterWatch(client, self._view, cluster_id, space, clock, self._note_change)
         self._served = Served()
@@ -280,6 +280,12 @@ class KubernetesBackend:
             return ExecResult(124, b"", error.message.encode())
         limit = self.settings.max_exec_bytes
         return ExecResult(done.exit_code, done.stdout[:limit], done.stderr[:limit])
+
+    async def sweep(self) -> None:
+        """Delete what is left over in the cluster now; it is done by itself every ten minutes."""
+        await self.open()
+        with starting.told():
+            await self._settler.sweep()
 
     async def _open(self) -> None:
         with starting.told():

@@ -51,6 +51,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
     """When its fate was last changed."""
     format: int = FORMAT
+    job_id: str = ""
     namespace: str = ""
     kind: str = ""
     name: str = ""
@@ -107,6 +108,7 @@ def decide_accept(
     ranks: Sequence[int],
     port: int | None = None,
     keeps_longer: bool = False,
+    job_id: str = "",
 ) -> Record:
     """Return the record of an attempt that is to be started.
 
@@ -132,6 +134,7 @@ def decide_accept(
         ranks=tuple(sorted(ranks)),
         port=port,
         keeps_longer=keeps_longer,
+        job_id=job_id,
     )
 
 
@@ -205,6 +208,7 @@ def decide_forget(record: Record | None, ref: AttemptRef, now: int) -> Record | 
         epoch=record.epoch,
         fate=FORGOTTEN,
         at=now,
+        job_id=record.job_id,
         namespace=record.namespace,
         kind=record.kind,
         name=record.name,

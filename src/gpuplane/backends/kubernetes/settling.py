@@ -5,6 +5,7 @@ it holds, so a crash or a cluster that cannot be reached only delays it.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from typing import Any
@@ -16,13 +17,14 @@ from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_ran
 from gpuplane.backends.kubernetes.records import FORGOTTEN, STARTED, Record, decide_settle
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sweeping import UNUSED_SINCE, find_orphans, plan_claims
 from gpuplane.backends.kubernetes.tailing import LogTails
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
-from gpuplane.kube.kinds import DEPLOYMENT, JOB, JOB_SET, POD
+from gpuplane.kube.kinds import DEPLOYMENT, JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, POD
 
 log = logging.getLogger("gpuplane.kubernetes")
 
@@ -30,6 +32,8 @@ KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT}
 
 LOOK_S = 5.0
 """How often what time alone changes is looked at: well within the 30 s for zombies."""
+SWEEP_MS = 600_000
+"""How often what is left over is looked for: nothing waits for it."""
 
 
 class Settler:
@@ -43,6 +47,7 @@ class Settler:
         tails: LogTails,
         clock: Clock,
         settings: KubernetesSettings,
+        cluster_id: str,
     ) -> None:
         """Make the settler; nothing is done before `run`."""
         self._client = client
@@ -51,9 +56,11 @@ class Settler:
         self._tails = tails
         self._clock = clock
         self._settings = settings
+        self._cluster_id = cluster_id
         self._wake = asyncio.Event()
         self._limit = asyncio.Semaphore(settings.requests_at_once)
         self._busy: dict[AttemptId, asyncio.Task[None]] = {}
+        self._swept_at: int | None = None
 
     def wake(self) -> None:
         """Have a look taken soon."""
@@ -68,6 +75,7 @@ class Settler:
             except TimeoutError:
                 self._look_at_all()
             self._wake.clear()
+            await self._sweep_now_and_then()
             for attempt_id in sorted(self._view.take_unsettled()):
                 self._start(attempt_id)
 
@@ -81,6 +89,36 @@ class Settler:
     def _look_at_all(self) -> None:
         for record in self._view.records():
             self._start(record.id)
+
+    async def _sweep_now_and_then(self) -> None:
+        now = self._clock.now_ms()
+        if self._swept_at is not None and now - self._swept_at < SWEEP_MS:
+            return
+        self._swept_at = now
+        try:
+            await self.sweep()
+        except KubeError as error:
+            log.info("what is left over is swept later: %s", error)
+
+    async def sweep(self) -> None:
+        """Delete workloads that no record knows, and claims that have not been needed for long."""
+        now = self._clock.now_ms()
+        records = {record.id: record for record in self._view.records()}
+        for main in find_orphans(self._view.mains(), records, now, self._settings.orphan_s):
+            log.warning("workload %s has no record and is deleted", main.metadata.name)
+            await delete_main(self._client, main)
+        claims = await self._client.list(
+            PERSISTENT_VOLUME_CLAIM, labels={names.CLUSTER: self._cluster_id}
+        )
+        plan = plan_claims(claims, records.values(), now, self._settings.claim_days)
+        for keys, text in ((plan.mark, str(now)), (plan.unmark, None)):
+            for namespace, name, uid in keys:
+                patch = {"metadata": {"uid": uid, "annotations": {UNUSED_SINCE: text}}}
+                with contextlib.suppress(NotThere, Conflict):
+                    await self._client.patch(PERSISTENT_VOLUME_CLAIM, name, patch, namespace)
+        for namespace, name, uid in plan.delete:
+            log.warning("claim %s was not needed for long and is deleted", name)
+            await self._client.delete(PERSISTENT_VOLUME_CLAIM, name, namespace, uid=uid)
 
     def _start(self, attempt_id: AttemptId) -> None:
         if attempt_id in self._busy or not self._has_work(attempt_id):

@@ -142,6 +142,7 @@ async def ensure_started(
             ranks=ranks_of(plan),
             port=port_of(plan) if plan.job_type is JobType.SERVICE else None,
             keeps_longer=labels.get("debug") == "true",
+            job_id=str(plan.job_id),
         ),
     )
     failpoint("kubernetes.ensure.accepted")
@@ -184,9 +185,11 @@ async def _make(
     kept = {k: v for k, v in labels.items() if k not in (names.ATTEMPT_ID, names.ATTEMPT)}
     kept.pop(names.EPOCH, None)
     for name, spec in workload.claims:
+        own = name == names.checkpoint_claim_name(plan.job_id)
+        marks = {k: v for k, v in kept.items() if own or k != names.JOB_ID}
         # Made once and never changed: what a claim asks for cannot be.
         with contextlib.suppress(AlreadyThere):
-            await client.create(claim_of(name, spec, workload.namespace, kept))
+            await client.create(claim_of(name, spec, workload.namespace, marks))
     try:
         main = await _apply(client, workload.main)
         owned: Sequence[Mapping[str, Any]] = workload.owned

@@ -1,0 +1,94 @@
+"""Objects of ours that nothing needs any more: decided here, pure; deleted by the settler.
+
+A workload without a record is an orphan: whoever made it lost the race against an eviction and
+died before it could clean up, or its record was deleted by hand. A claim with checkpoints outlives
+its job by some days, counted from when it was first seen unused, and only a job's own: the named
+volumes of a tenant are its data.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.records import FORGOTTEN, Record
+from gpuplane.backends.kubernetes.shapes import Main, instant_ms
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.reasons import Word
+
+UNUSED_SINCE = f"{names.PREFIX}unused-since"
+"""Annotation of a claim: since when no attempt of its job needs it, ms since the epoch."""
+
+COMES_BACK = frozenset(
+    map(
+        str,
+        (
+            Word.SUSPENDED,
+            Word.PREEMPTED,
+            Word.PREEMPTED_BY_HAND,
+            Word.DRAINED,
+            Word.WINDOW_CLOSED,
+            Word.BUDGET_EXCEEDED,
+        ),
+    )
+)
+"""Evictions after which a job goes on from its checkpoint, however much later."""
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """What becomes of claims, each by (namespace, name, uid)."""
+
+    mark: tuple[tuple[str, str, str], ...] = ()
+    unmark: tuple[tuple[str, str, str], ...] = ()
+    delete: tuple[tuple[str, str, str], ...] = ()
+
+
+def find_orphans(
+    mains: Iterable[Main], records: Mapping[AttemptId, Record], now: int, orphan_s: int
+) -> list[Main]:
+    """Return the workloads that no record knows, too old to be a start that is under way."""
+    found = []
+    for main in mains:
+        attempt_id = names.find_id(main.metadata.labels, names.ATTEMPT_ID)
+        made = instant_ms(main.metadata.creation_timestamp)
+        if attempt_id is None or made is None or now - made < orphan_s * 1000:
+            continue
+        if AttemptId(attempt_id) not in records:
+            found.append(main)
+    return sorted(found, key=lambda main: (main.metadata.namespace, main.metadata.name))
+
+
+def plan_claims(
+    claims: Iterable[Mapping[str, Any]], records: Iterable[Record], now: int, days: int
+) -> ClaimPlan:
+    """Return what becomes of the claims with checkpoints.
+
+    Args:
+        claims: PersistentVolumeClaims with our label.
+        records: Every record that is known.
+        days: How long a claim is kept after its job's last attempt.
+    """
+    needed = {
+        record.job_id
+        for record in records
+        if record.fate != FORGOTTEN and (not record.is_over or record.evict_reason in COMES_BACK)
+    }
+    mark, unmark, delete = [], [], []
+    for claim in claims:
+        metadata = claim["metadata"]
+        job_id = (metadata.get("labels") or {}).get(names.JOB_ID, "")
+        if not job_id or metadata.get("deletionTimestamp"):
+            continue
+        key = (metadata["namespace"], metadata["name"], metadata["uid"])
+        text = (metadata.get("annotations") or {}).get(UNUSED_SINCE, "")
+        if job_id in needed:
+            if text:
+                unmark.append(key)
+        elif not text.isdigit():
+            mark.append(key)
+        elif now - int(text) >= days * DAY_MS:
+            delete.append(key)
+    return ClaimPlan(tuple(sorted(mark)), tuple(sorted(unmark)), tuple(sorted(delete)))

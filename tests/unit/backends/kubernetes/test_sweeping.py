@@ -1,0 +1,91 @@
+"""What is left over and what is not: orphans, and claims that nobody needs any more."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Record
+from gpuplane.backends.kubernetes.sweeping import (
+    DAY_MS,
+    UNUSED_SINCE,
+    find_orphans,
+    plan_claims,
+)
+from gpuplane.core.reasons import Word
+from tests.unit.backends.kubernetes.builders import ID, START, START_MS, a_main, a_record
+
+JOB = str(uuid.UUID(int=5))
+NOW = START_MS + 3_600_000
+KEY = ("tenant-t", "checkpoints-5", "c")
+
+
+def a_claim(since: int | None = None, job: str = JOB) -> dict[str, Any]:
+    """Return a claim of a job, unused since an instant."""
+    return {
+        "metadata": {
+            "namespace": "tenant-t",
+            "name": "checkpoints-5",
+            "uid": "c",
+            "labels": {"gpuplane.io/job-id": job} if job else {},
+            "annotations": {} if since is None else {UNUSED_SINCE: str(since)},
+        }
+    }
+
+
+def of_job(**changes: Any) -> Record:
+    """Return the record of an attempt of the job."""
+    return a_record(job_id=JOB, **changes)
+
+
+def over(reason: str = "") -> Record:
+    """Return the record of an attempt that is over, evicted for a reason if one is given."""
+    return of_job(fate=NEVER, evict_reason=reason)
+
+
+def test_a_workload_without_a_record_is_an_orphan_once_it_is_old() -> None:
+    main = a_main()
+    main.metadata.creation_timestamp = START
+    assert find_orphans([main], {}, NOW, 600) == [main]
+    assert find_orphans([main], {}, START_MS + 599_000, 600) == []
+    assert find_orphans([main], {ID: a_record()}, NOW, 600) == []
+
+
+def test_a_workload_that_names_no_attempt_is_left_alone() -> None:
+    main = a_main()
+    main.metadata.creation_timestamp = START
+    main.metadata.labels = {}
+    assert find_orphans([main], {}, NOW, 600) == []
+
+
+def test_a_claim_is_needed_while_an_attempt_of_its_job_is_open() -> None:
+    plan = plan_claims([a_claim()], [of_job()], NOW, 7)
+    assert (plan.mark, plan.unmark, plan.delete) == ((), (), ())
+
+
+def test_a_claim_that_nobody_needs_is_marked_first_and_deleted_after_its_days() -> None:
+    assert plan_claims([a_claim()], [over()], NOW, 7).mark == (KEY,)
+    young, old = NOW - 7 * DAY_MS + 1, NOW - 7 * DAY_MS
+    assert plan_claims([a_claim(young)], [over()], NOW, 7).delete == ()
+    assert plan_claims([a_claim(old)], [], NOW, 7).delete == (KEY,)
+
+
+def test_a_claim_that_is_needed_again_is_no_longer_marked() -> None:
+    assert plan_claims([a_claim(1)], [of_job()], NOW, 7).unmark == (KEY,)
+
+
+def test_a_job_that_comes_back_keeps_its_checkpoints_however_late() -> None:
+    plan = plan_claims([a_claim(1)], [over(str(Word.SUSPENDED))], NOW, 7)
+    assert (plan.unmark, plan.delete) == ((KEY,), ())
+
+
+def test_a_forgotten_attempt_needs_nothing() -> None:
+    gone = msgspec.structs.replace(over(str(Word.SUSPENDED)), fate=FORGOTTEN)
+    assert plan_claims([a_claim()], [gone], NOW, 7).mark == (KEY,)
+
+
+def test_the_volumes_of_a_tenant_are_never_swept() -> None:
+    plan = plan_claims([a_claim(1, job="")], [], NOW, 7)
+    assert (plan.mark, plan.unmark, plan.delete) == ((), (), ())

@@ -109,15 +109,6 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
     chance = random.Random()
     tools = step_tools_of(parts)
     register_steps(parts.handlers, tools)
-    cluster_tools = registered.make_tools(
-        settings.clusters,
-        parts.backends,
-        home=parts.home,
-        database=database,
-        clock=clock,
-        sealing=parts.keys,
-    )
-    registered.register_steps(parts.handlers, cluster_tools)
 
     def jitter() -> float:
         return chance.uniform(-1, 1)
@@ -161,13 +152,7 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             settings.loops.observer_s,
             lambda: parts.runner.wake(["inventory"]),
         ),
-        InventoryLoop(
-            database,
-            clock,
-            parts.backends,
-            settings.loops.inventory_s,
-            registered.make_refresh(parts.backends, cluster_tools),
-        ),
+        *_cluster_loops(parts),
         RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
         _kueue_loop(parts),
         MonitorLoop(
@@ -179,7 +164,6 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             uptimes_of(settings),
             settings.scheduling.no_show_s,
         ),
-        registered.make_loop(settings.clusters, cluster_tools),
         _runs_loop(parts),
         _triggers_loop(parts, tools),
         LearnerLoop(database, clock, parts.leases, settings.loops.learner_s),
@@ -196,6 +180,25 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
         MetersLoop(database, clock, JobMeters(parts.registry)),
         PipelineMetersLoop(database, PipelineMeters(parts.registry)),
         _retention_loop(parts),
+    ]
+
+
+def _cluster_loops(parts: Parts) -> list[LoopBody]:
+    """Return the loops of clusters, and let runs know the steps of their lives."""
+    told = parts.settings
+    tools = registered.make_tools(
+        told.clusters,
+        parts.backends,
+        home=parts.home,
+        database=parts.database,
+        clock=parts.clock,
+        sealing=parts.keys,
+    )
+    registered.register_steps(parts.handlers, tools)
+    refresh = registered.make_refresh(parts.backends, tools)
+    return [
+        InventoryLoop(parts.database, parts.clock, parts.backends, told.loops.inventory_s, refresh),
+        registered.make_loop(told.clusters, tools),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane.domains.clusters.service import AddonStatus
 from gpuplane.kube.helm import Chart, Helm
 from gpuplane.loops.clusters.addons import adopt, bring_in
 from gpuplane.loops.clusters.catalogue import Addon, find_addon
@@ -73,7 +74,8 @@ async def test_a_chart_of_the_folder_is_installed_and_kept_when_it_is_tried_agai
     it, tools, cluster = world
     pack(Path(tools.addons.charts), nfd)
     first = await bring_in(tools, cluster, nfd, None, 1)
-    assert (first.state, first.message) == ("installed", "")  # type: ignore[union-attr]
+    assert isinstance(first, AddonStatus)
+    assert (first.state, first.message) == ("installed", "")
     helm = await tools.helm(cluster)
     release = await helm.status(nfd.release, nfd.namespace)
     assert release is not None
@@ -93,7 +95,8 @@ async def test_a_chart_that_cannot_be_had_is_told_by_name_and_no_try_is_wasted_o
     it, tools, cluster = world
     nowhere = dataclasses.replace(nfd, repo="")
     status = await bring_in(tools, cluster, nowhere, None, 1)
-    assert status.state == "failed"  # type: ignore[union-attr]
+    assert isinstance(status, AddonStatus)
+    assert status.state == "failed"
     assert "cannot be had" in status.message
     assert nfd.chart in status.message
     assert (await it.client.get("/clusters/east")).json()["state"] == "AVAILABLE"
@@ -108,10 +111,13 @@ async def test_a_release_of_somebody_else_is_adopted_as_it_is(
     path = Path(tools.addons.charts) / f"{nfd.chart_name}-{nfd.version}.tgz"
     await helm.upgrade_install("theirs", nfd.namespace, Chart(str(path)), {})
     left = await bring_in(tools, cluster, nfd, None, 1)
-    assert left.state == "present"  # type: ignore[union-attr]
+    assert isinstance(left, AddonStatus)
+    assert left.state == "present"
     assert "theirs" in left.message
     taken = await adopt(tools, cluster, nfd)
-    assert (taken.state, taken.release_name) == ("adopted", "theirs")  # type: ignore[union-attr]
+    assert isinstance(taken, AddonStatus)
+    assert (taken.state, taken.release_name) == ("adopted", "theirs")
     kept = await bring_in(tools, cluster, nfd, None, 1)
-    assert (kept.state, kept.release_name) == ("adopted", "theirs")  # type: ignore[union-attr]
+    assert isinstance(kept, AddonStatus)
+    assert (kept.state, kept.release_name) == ("adopted", "theirs")
     await helm.uninstall("theirs", nfd.namespace)

@@ -1,6 +1,7 @@
 """What a Kubernetes node says is read the same by everybody who needs it."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def a_node(
     offers: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
     **status: object,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return a Node as the API has it."""
     amounts = {"cpu": "96", "memory": "1056Gi", "ephemeral-storage": "900Gi", "pods": "110"}
     return {
@@ -70,7 +71,7 @@ def test_gpu_feature_discovery_is_believed_first() -> None:
 def test_equal_nodes_give_equal_facts_whatever_the_order_of_their_labels() -> None:
     node = a_node({"b": "1", "a": "2", "nvidia.com/gpu.product": "NVIDIA-L4"}, {"x": "1"})
     turned = json.loads(json.dumps(node, sort_keys=True))
-    turned["metadata"]["labels"] = dict(reversed(list(node["metadata"]["labels"].items())))  # type: ignore[index]
+    turned["metadata"]["labels"] = dict(reversed(list(node["metadata"]["labels"].items())))
     assert read_node(node) == read_node(turned)
 
 
@@ -174,7 +175,7 @@ def test_mig_instances_are_told_by_profile() -> None:
 
 def test_a_device_that_the_plugin_does_not_offer_is_not_healthy() -> None:
     node = a_node({"nvidia.com/gpu.product": "NVIDIA-L4"}, {"nvidia.com/gpu": "4"})
-    node["status"]["allocatable"]["nvidia.com/gpu"] = "3"  # type: ignore[index]
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "3"
     gpus = read_node(node).gpus
     assert [gpu.healthy for gpu in gpus] == [True, True, True, False]
     assert "3 of 4" in gpus[3].message

@@ -54,6 +54,10 @@ async def test_a_failure_is_raised_once_every_other_was_waited_for() -> None:
 
 async def test_stopping_ends_what_is_under_way() -> None:
     looks = Looks("test")
-    await looks.run({SLOW: asyncio.Event().wait}, 0.01)  # type: ignore[dict-item]
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    await looks.run({SLOW: hangs}, 0.01)
     await looks.stop()
     assert not looks.is_under_way(SLOW)

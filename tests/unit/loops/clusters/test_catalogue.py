@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +20,10 @@ from gpuplane.loops.clusters.catalogue import (
 )
 
 
-def a_situation(**more: object) -> Situation:
+def a_situation(**more: Any) -> Situation:
     """Return a cluster with NVIDIA devices and nothing in it."""
-    given = {"kubernetes_version": "v1.34.4", "distribution": "kubernetes",
-             "vendors": frozenset({"nvidia"})}  # fmt: skip
-    return Situation(**{**given, **more})  # type: ignore[arg-type]
+    plain = Situation("v1.34.4", "kubernetes", vendors=frozenset({"nvidia"}))
+    return replace(plain, **more)
 
 
 def addon(name: str) -> Addon:

@@ -75,7 +75,7 @@ async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     await world.until(lambda: borrows(world, core, "3"), "the queue says what it borrows")
 
     account = await world.ask("GET", f"/clusters/{world.name}/queue-usage")
-    rows = {each["name"]: each["resources"] for each in account["cluster_queues"]}
+    rows = {each["name"]: each["resources"] for each in account["clusterQueues"]}
     assert [each["borrowed"] for each in rows[core] if each["resource"] == GPU] == ["3"]
 
     late = await world.submit(bolt, name="late", **gpus(2))

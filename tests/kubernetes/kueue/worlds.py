@@ -228,6 +228,9 @@ async def running_kueue_world(
             "tests.credential",
             lambda s: clusters.replace_credential(s, cluster_id, kept, {}, now),
         )
+        await server.database.write(
+            "tests.available", lambda s: clusters.make_available(s, cluster_id, now)
+        )
         tools = ClusterTools(server.database, server.clock, sealing, folder, observe_node)
         register_steps(handlers, tools)
         client = KubeClient(connection)

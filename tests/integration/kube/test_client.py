@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +450,38 @@ async def test_a_closed_client_says_so(server: ScriptedServer) -> None:
     await client.close()
     with pytest.raises(Unreachable, match="closed"):
         await client.version()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda client: client.get(kinds.POD, "a", "ml"),
+        lambda client: anext(client.follow_log("a", "ml")),
+        lambda client: anext(client.watch(kinds.POD, resource_version="1")),
+    ],
+    ids=["a request", "a log", "a watch"],
+)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_is_under_way_when_a_client_is_closed_ends_as_unreachable(
+    server: ScriptedServer, way: Callable[[KubeClient], Awaitable[Any]], begun: bool
+) -> None:
+    asked, left, stream = asyncio.Event(), asyncio.Event(), Stream()
+
+    async def handler(request: Request) -> Reply | Stream:
+        asked.set()
+        if not begun:
+            await left.wait()
+        return stream
+
+    server.handler = handler
+    client = KubeClient(server.connection())
+    under_way = asyncio.ensure_future(way(client))
+    await asyncio.wait_for(asked.wait(), 20)
+    await asyncio.wait([under_way], timeout=0.05)
+    await client.close()
+    left.set()
+    with pytest.raises(Unreachable):
+        await asyncio.wait_for(under_way, 20)
 
 
 async def test_a_key_that_does_not_fit_its_certificate_is_told_without_it(

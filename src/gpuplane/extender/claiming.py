@@ -18,9 +18,8 @@ from gpuplane.extender.protocol import BindingArgs
 from gpuplane.extender.state import ClusterState
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
-from gpuplane.kube.kinds import NODE, POD, Kind
+from gpuplane.kube.kinds import NODE, POD
 
-BINDING = Kind("", "v1", "bindings", "Binding")
 CLAIM_MS = 60_000
 """How long a claim stands: by then every replica has seen the pod itself."""
 MAX_TRIES = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,8 +50,7 @@ class Scheduling:
             wait_until(lambda: "answers at" in log.read_text(), "the extender listens")
             url = log.read_text().partition("answers at ")[2].partition('"')[0]
             self.urls.append(url)
-            if url.startswith("http:"):
-                wait_until(lambda: is_ready(url), "the extender has read the cluster")
+            wait_until(lambda: is_ready(url), "the extender has read the cluster")
             yield url
         finally:
             process.terminate()
@@ -135,6 +135,14 @@ class Scheduling:
 
 def is_ready(url: str) -> bool:
     """Tell whether an extender has read its cluster."""
-    with suppress(URLError, OSError), urlopen(f"{url}/readyz", timeout=5) as answer:
+    context = None
+    if url.startswith("https:"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    with (
+        suppress(URLError, OSError),
+        urlopen(f"{url}/readyz", timeout=5, context=context) as answer,
+    ):
         return bool(answer.status == 200)
     return False

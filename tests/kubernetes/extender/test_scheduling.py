@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -110,6 +111,39 @@ def test_two_replicas_give_the_same_answer(scheduling: Scheduling, add_nodes: Ad
                 assert ask(url, "prioritize", body) == ask(second, "prioritize", body)
 
 
+def test_two_replicas_that_bind_at_once_give_no_gpu_twice(
+    scheduling: Scheduling, add_nodes: AddNodes
+) -> None:
+    (node,) = add_nodes("h100", 1, scheduling.name, **{scheduling.name: "yes"})
+    names = [f"p{number}" for number in range(8)]
+    for name in names:
+        scheduling.make_pod(name, 1)
+    pods = scheduling.pods()
+    with (
+        scheduling.extender("--bind") as one,
+        scheduling.extender("--bind") as other,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        urls = (one, other) * 4
+        questions = [binding(pods[name], node) for name in names]
+        answers = list(threads.map(ask, urls, ["bind"] * 8, questions))
+    assert answers == [b'{"Error":""}'] * 8
+    given = [scheduling.gpus_of(name) for name in names]
+    assert len({gpu for gpus in given for gpu in gpus}) == 8
+    assert set(scheduling.nodes_of().values()) == {node}
+
+
+def binding(pod: Object, node: str) -> Object:
+    """Return the question that binds a pod to a node."""
+    metadata = pod["metadata"]
+    return {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": node,
+    }
+
+
 def question(scheduling: Scheduling, gpus: int) -> Object:
     """Return a pod that is only asked about."""
     limits = {"nvidia.com/gpu": str(gpus)}
@@ -126,6 +160,6 @@ def agree(one: str, other: str, body: Object) -> bool:
 def ask(url: str, verb: str, body: Object) -> bytes:
     """Return an extender's answer."""
     request = Request(f"{url}/{verb}", json.dumps(body).encode(), method="POST")
-    with urlopen(request, timeout=5) as answer:
+    with urlopen(request, timeout=20) as answer:
         found: bytes = answer.read()
         return found

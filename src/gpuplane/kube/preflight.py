@@ -50,11 +50,12 @@ RIGHTS: tuple[Right, ...] = (
     Right(kinds.POD, ("create",), "commands run beside a job", "exec"),
     Right(kinds.POD, ("create",), "work is moved away by eviction", "eviction"),
     Right(kinds.NAMESPACE, (*READ, *WRITE), "each tenant has a namespace"),
-    Right(kinds.CONFIG_MAP, (*READ, *WRITE), "each attempt has its record"),
+    Right(kinds.CONFIG_MAP, (*READ, *WRITE, "update"), "each attempt has its record"),
     Right(kinds.SECRET, (*READ, *WRITE), "secrets of jobs are handed over"),
     Right(kinds.SERVICE, (*READ, *WRITE), "services and gangs have addresses"),
     Right(kinds.SERVICE_ACCOUNT, (*READ, *WRITE), "tenants' jobs have an identity of their own"),
-    Right(kinds.PERSISTENT_VOLUME_CLAIM, READ, "volumes of jobs are checked"),
+    Right(kinds.PERSISTENT_VOLUME_CLAIM, (*READ, *WRITE), "jobs have volumes"),
+    Right(kinds.STORAGE_CLASS, ("list",), "the class of a volume is checked"),
     Right(kinds.EVENT, ("list", "watch"), "why a pod does not start is told"),
     Right(kinds.JOB, (*READ, *WRITE), "batch and training jobs are Jobs"),
     Right(kinds.DEPLOYMENT, (*READ, *WRITE), "services are Deployments"),
@@ -64,6 +65,8 @@ RIGHTS: tuple[Right, ...] = (
     Right(
         kinds.HORIZONTAL_POD_AUTOSCALER, (*READ, *WRITE), "services scale", is_required=False
     ),
+    Right(kinds.JOB_SET, (*READ, *WRITE), "gangs are JobSets", is_required=False),
+    Right(kinds.SCALED_OBJECT, (*READ, *WRITE), "services scale by KEDA", is_required=False),
     Right(kinds.NODE, ("patch",), "nodes are cordoned in the cluster too", is_required=False),
     Right(
         kinds.CUSTOM_RESOURCE_DEFINITION, ("get", "create"), "add-ons are installed",

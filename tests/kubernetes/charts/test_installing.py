@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import subprocess
 from collections.abc import Callable
 
 import httpx2
@@ -13,7 +11,7 @@ import pytest
 from gpuplane.extender.serving import Extender, ExtenderSettings
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import DEPLOYMENT, POD, SECRET
-from tests.kubernetes.charts.test_charts import PRODUCT, render
+from tests.kubernetes.accounts import PRODUCT, account_of, run
 from tests.kubernetes.rigged import RunningCluster
 
 # The webhooks of this release would be asked about every test's GPUWorkloads: its pods stay
@@ -22,19 +20,13 @@ ALONE = ["server.enabled=false", "operator.webhooks.failurePolicy=Ignore",
          "operator.nodeSelector.no=where"]  # fmt: skip
 
 
-def run(rig: RunningCluster, program: str, *words: str) -> str:
-    command = [rig.binaries[program], *words, "--kubeconfig", str(rig.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 async def test_an_upgrade_keeps_the_certificate_and_changes_what_was_asked_for(
     rig: RunningCluster, namespace: str
 ) -> None:
     release, secret = namespace, f"{namespace}-gpuplane-operator-webhooks"
     sets = [word for value in ALONE for word in ("--set", value)]
-    install = ["upgrade", "--install", release, str(PRODUCT), "-n", namespace, "--skip-crds", *sets]
+    reach = ["--kubeconfig", str(rig.kubeconfig), "-n", namespace]
+    install = ["upgrade", "--install", release, str(PRODUCT), "--skip-crds", *reach, *sets]
     async with KubeClient(rig.connection()) as client:
         try:
             await asyncio.to_thread(run, rig, "helm", *install)
@@ -44,7 +36,7 @@ async def test_an_upgrade_keeps_the_certificate_and_changes_what_was_asked_for(
             second = await client.get(SECRET, secret, namespace)
             found = await client.get(DEPLOYMENT, f"{release}-gpuplane-operator", namespace)
         finally:
-            await asyncio.to_thread(run, rig, "helm", "uninstall", release, "-n", namespace)
+            await asyncio.to_thread(run, rig, "helm", "uninstall", release, *reach)
         assert second["data"] == first["data"]
         assert found["spec"]["replicas"] == 3
 
@@ -55,32 +47,12 @@ async def test_the_extender_does_its_work_with_the_rights_of_the_chart(
 ) -> None:
     (node,) = add_nodes("h100", 1, f"o-x-{namespace[-6:]}")
     values = ["extender.enabled=true", f"extender.bind={str(binds).lower()}"]
-    objects = render(rig.binaries, PRODUCT, values, namespace)
-    account = "rel-gpuplane-extender"
-    rights = [
-        each
-        for each in objects
-        if each["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-        and each["metadata"]["name"] == account
-    ]
-    for each in rights:  # other tests may have a release of the same name
-        each["metadata"]["name"] = f"{account}-{namespace}"
-        if each["kind"] == "ClusterRoleBinding":
-            each["roleRef"]["name"] = f"{account}-{namespace}"
-            each["subjects"][0]["name"] = f"{account}-{namespace}"
-    async with KubeClient(rig.connection()) as admin:
-        for each in rights:
-            await admin.apply(each)
-        try:
-            token = await asyncio.to_thread(
-                run, rig, "kubectl", "create", "token", f"{account}-{namespace}", "-n", namespace
-            )
-            connection = dataclasses.replace(rig.connection(), token=token.strip())
-            async with KubeClient(connection) as client:
-                await _serve_one_pod(client, admin, namespace, node, binds=binds)
-        finally:
-            for each in rights[1:]:
-                await admin.delete(await admin.kind_of(each), each["metadata"]["name"])
+    async with (
+        KubeClient(rig.connection()) as admin,
+        account_of(rig, admin, namespace, "extender", *values) as connection,
+        KubeClient(connection) as client,
+    ):
+        await _serve_one_pod(client, admin, namespace, node, binds=binds)
 
 
 async def _serve_one_pod(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import subprocess
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,25 +17,16 @@ from gpuplane.operator.models import Models
 from gpuplane.operator.names import FINALIZER
 from gpuplane.operator.rules.jobs import Image
 from gpuplane.operator.running import Operator, OperatorSettings
+from tests.kubernetes.accounts import PRODUCT, account_of
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
-CHARTS = Path(__file__).parents[3] / "charts"
-CHART = CHARTS / "gpuplane"
 MODELS = {
     "llama2": Image("registry.example/llama2:1", command=("sleep", "3600")),
     "quick": Image("registry.example/quick:1", command=("true",)),
     "broken": Image("registry.example/broken:1", command=("sh", "-c", "exit 3")),
 }
-RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 Obj = dict[str, Any]
-
-
-def render(rig: RunningCluster, chart: Path, release: str, namespace: str, *more: str) -> list[Obj]:
-    """Return the objects of a chart."""
-    command = [rig.binaries["helm"], "template", release, str(chart), "-n", namespace, *more]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [each for each in yaml.safe_load_all(text) if each]
 
 
 @pytest.fixture
@@ -50,7 +39,7 @@ async def admin(rig: RunningCluster) -> AsyncIterator[KubeClient]:
 @pytest.fixture
 async def resources(admin: KubeClient) -> None:
     """Both custom resources as the chart brings them; they stay, other tests use them too."""
-    for path in sorted((CHART / "crds").glob("*.yaml")):
+    for path in sorted((PRODUCT / "crds").glob("*.yaml")):
         await admin.apply(yaml.safe_load(path.read_text()), force=True)
     await wait_until_async(
         lambda: _is_served(admin), "the API server serves GPUWorkload and MIGLayout"
@@ -142,42 +131,20 @@ class Bench:
 async def bench(
     rig: RunningCluster, admin: KubeClient, resources: None, namespace: str
 ) -> AsyncIterator[Bench]:
-    objects = render(rig, CHART, namespace, namespace, "--set", "operator.provisioningClass=x")
-    rights = [
-        each
-        for each in objects
-        if each["kind"] in RIGHTS
-        and each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"
-    ]
-    for each in rights:
-        await admin.apply(each)
-    (account,) = [each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"]
-    token = _token(rig, namespace, account)
-    connection = dataclasses.replace(rig.connection(), token=token)
-    async with KubeClient(connection) as client:
+    option = "operator.provisioningClass=x"
+    async with (
+        account_of(rig, admin, namespace, "operator", option) as connection,
+        KubeClient(connection) as client,
+    ):
         work = Bench(rig, admin, namespace, client, [])
         yield work
         for operator, _ in work.operators:
             await work.stop(operator)
-    await _clean(admin, namespace, rights)
-
-
-def _token(rig: RunningCluster, namespace: str, account: str) -> str:
-    command = [rig.binaries["kubectl"], "--kubeconfig", str(rig.kubeconfig)]
-    command += ["-n", namespace, "create", "token", account]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-async def _clean(admin: KubeClient, namespace: str, rights: list[Obj]) -> None:
-    """Let go of what only an operator would, or the namespace could not be deleted."""
+    # What only an operator would let go, or the namespace could not be deleted.
     for workload in await admin.list(GPU_WORKLOAD, namespace):
         name = workload["metadata"]["name"]
         if FINALIZER in workload["metadata"].get("finalizers", ()):
             await admin.patch(GPU_WORKLOAD, name, {"metadata": {"finalizers": None}}, namespace)
-    for each in rights:
-        if "namespace" not in each["metadata"]:
-            kind = await admin.kind_of(each)
-            await admin.delete(kind, each["metadata"]["name"])
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from gpuplane.kube.errors import KubeError
 from gpuplane.kube.kinds import GPU_WORKLOAD
 from gpuplane.operator.names import FINALIZER
 from rig.certificates import Authority
-from tests.kubernetes.operator.conftest import CHART, Bench, render
+from tests.kubernetes.accounts import render
+from tests.kubernetes.operator.conftest import Bench
 from tests.waiting import wait_until_async
 
 
@@ -25,7 +26,7 @@ async def asked(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
     operator = await bench.start(webhook_port=0, certificate=pair.certificate, private_key=pair.key)
     configurations = [
         each
-        for each in render(bench.rig, CHART, bench.namespace, bench.namespace)
+        for each in render(bench.rig, bench.namespace)
         if each["kind"].endswith("WebhookConfiguration")
     ]
     for each in configurations:

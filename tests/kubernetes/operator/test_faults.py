@@ -17,7 +17,8 @@ from gpuplane.operator.models import Models
 from gpuplane.operator.running import Operator, OperatorSettings
 from rig.binaries import Binaries
 from rig.rigs import RigPlan, running_rig
-from tests.kubernetes.operator.conftest import CHART, MODELS
+from tests.kubernetes.accounts import PRODUCT
+from tests.kubernetes.operator.conftest import MODELS
 from tests.waiting import wait_until_async
 
 COUNT = 6
@@ -61,7 +62,7 @@ async def test_an_api_server_that_dies_and_comes_back_loses_nothing_and_starts_n
         server = rig.manager.parts["kube-apiserver"]
         text = await asyncio.to_thread(Path(rig.manager.kubeconfig).read_text)
         async with KubeClient(read_kubeconfig(text)) as client:
-            for path in sorted((CHART / "crds").glob("*.yaml")):
+            for path in sorted((PRODUCT / "crds").glob("*.yaml")):
                 await client.apply(yaml.safe_load(path.read_text()), force=True)
             settings = OperatorSettings(
                 namespace="default", identity="a", metrics_port=0, probe_port=0, lease_s=3

@@ -14,7 +14,8 @@ QUICK, SLOW = ClusterId(UUID(int=1)), ClusterId(UUID(int=2))
 
 
 async def test_one_that_hangs_is_waited_for_once_and_begun_once() -> None:
-    looks, gate, done, begun = Looks("test"), asyncio.Event(), [0], [0]
+    looks, done, begun = Looks("test"), [0], [0]
+    gate, ended = asyncio.Event(), asyncio.Event()
 
     async def quick() -> None:
         done[0] += 1
@@ -22,6 +23,7 @@ async def test_one_that_hangs_is_waited_for_once_and_begun_once() -> None:
     async def slow() -> None:
         begun[0] += 1
         await gate.wait()
+        ended.set()
 
     works = {QUICK: quick, SLOW: slow}
     await looks.run(works, 0.01)
@@ -30,8 +32,8 @@ async def test_one_that_hangs_is_waited_for_once_and_begun_once() -> None:
         await asyncio.wait_for(looks.run(works, 30), 20)  # would take 30 s if it waited for it
     assert (done[0], begun[0]) == (4, 1)
     gate.set()
-    while looks.is_under_way(SLOW):
-        await asyncio.sleep(0)
+    await ended.wait()
+    await asyncio.sleep(0)  # the task ends
     await looks.run(works, 1)
     assert begun[0] == 2
     await looks.stop()

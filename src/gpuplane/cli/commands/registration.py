@@ -40,7 +40,7 @@ def _follow(client: Client, made: dict[str, Any], *, wait: bool) -> None:
     """Follow the run of an answer; a run that fails ends the command with 1."""
     run_id = made["workflow_id"]
     if not wait:
-        note(f"run {run_id} goes on; follow it with: gpuplane pipelines watch {run_id}")
+        note(f"run {run_id} goes on; look at it with: gpuplane pipelines show {run_id}")
         return
     run = follow_run(client, run_id)
     if run["status"] != "completed":

@@ -85,6 +85,8 @@ async def create_default_queues(
     """Make default flavors and queues from the GPUs that were found, where Kueue is served."""
     if tools.ensure_defaults is None:
         return Skipped("Nothing makes default queues in this process.")
+    if cluster.config.get("admission") != "kueue":
+        return Skipped("Work is admitted here, where no queue is needed until one is declared.")
     async with asyncio.timeout(2 * CALL_S), tools.client(cluster) as client:
         if await client.served("kueue.x-k8s.io") is None:
             return Skipped("Kueue is not served there: quotas are kept by the scheduler here.")

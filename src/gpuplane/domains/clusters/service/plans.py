@@ -29,7 +29,6 @@ REGISTER_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("deploy_prometheus", "Prometheus with the DCGM exporter", _HELM, HELM_MS),
     ("deploy_aibrix", "AIBrix", _HELM, HELM_MS),
     ("deploy_kueue", "Kueue", _HELM, HELM_MS),
-    ("configure_multikueue", "MultiKueue", _STORE, STEP_MS),
     ("create_default_queues", "Default flavors and queues from the GPUs found", _STORE, STEP_MS),
     ("make_available", "Let it take work", _STORE, STEP_MS),
 )

@@ -100,21 +100,23 @@ def test_values_that_cannot_be_are_refused_by_field(
 async def test_the_api_server_takes_what_the_product_renders(
     rig: RunningCluster, namespace: str, values: list[str]
 ) -> None:
-    await take(rig, render(rig.binaries, PRODUCT, values, namespace))
+    objects = render(rig.binaries, PRODUCT, values, namespace)
+    assert await names_taken(rig, objects) == [each["metadata"]["name"] for each in objects]
 
 
 @pytest.mark.parametrize("values", SERVICE_VALUES.values(), ids=SERVICE_VALUES)
 async def test_the_api_server_takes_what_a_service_renders(
     rig: RunningCluster, namespace: str, values: list[str]
 ) -> None:
-    await take(rig, render(rig.binaries, SERVICE, values, namespace))
+    objects = render(rig.binaries, SERVICE, values, namespace)
+    assert await names_taken(rig, objects) == [each["metadata"]["name"] for each in objects]
 
 
-async def take(rig: RunningCluster, objects: list[Obj]) -> None:
+async def names_taken(rig: RunningCluster, objects: list[Obj]) -> list[str]:
+    """Return the names of what the API server would have made; it refuses with an exception."""
     async with KubeClient(rig.connection()) as client:
-        for each in objects:
-            taken = await client.apply(each, dry_run=True)
-            assert taken["metadata"]["name"] == each["metadata"]["name"]
+        taken = [await client.apply(each, dry_run=True) for each in objects]
+    return [each["metadata"]["name"] for each in taken]
 
 
 async def test_a_namespace_that_allows_only_the_restricted_takes_every_pod_of_the_product(

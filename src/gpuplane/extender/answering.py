@@ -4,6 +4,7 @@ Owns how a decision of the core becomes the protocol's answer. Equal clusters, q
 give equal bytes, whichever replica answers.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
@@ -16,7 +17,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.bench import NOT_FIT
 from gpuplane.extender.nodes import Topologies, read_record
 from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
-from gpuplane.extender.protocol import BadBody, ExtenderArgs, PreemptionArgs, Reader
+from gpuplane.extender.protocol import BadBody, PreemptionArgs, Reader, split
 from gpuplane.extender.rendering import MOST_POINTS, NodeBytes, Rendered, encode
 from gpuplane.extender.state import ClusterState
 
@@ -25,6 +26,8 @@ MAX_KEPT_LISTS = 64
 `prioritize` a moment later, in the same bytes."""
 MAX_LIST_BYTES = 1 << 19
 """Longer lists are read each time: bounds what is remembered to 32 MiB."""
+MAX_POD_BYTES = 1 << 16
+"""Longer pods are read each time."""
 MIN_CLASSES = 16
 MAX_CELLS = 600_000
 """Nodes times classes whose bytes are kept: 16 bytes each, at least `MIN_CLASSES` classes."""
@@ -90,6 +93,7 @@ class Answerer:
         self._refused = refused
         self._read = Reader()
         self._views = _Views(state)
+        self._asked: dict[bytes, PodFacts | None] = {}
         self._given: _Views | None = None
         self._versions: dict[str, str] = {}
         self._topologies = Topologies()
@@ -106,6 +110,27 @@ class Answerer:
         if self._given is not None:
             self._given.state.drop_pod(uid)
 
+    def _ask(self, body: bytes) -> tuple[PodFacts | None, bytes, bytes]:
+        """Return the pod, whole nodes and node names of a question.
+
+        `prioritize` asks about the pod of the `filter` a moment before, in the same bytes.
+        """
+        parts = split(body)
+        if parts is not None:
+            raw, names = parts
+            if raw in self._asked:
+                return self._asked[raw], _NULL, names
+            with contextlib.suppress(BadBody):
+                pod = _pod_of(self._read.pod(raw))
+                if len(raw) <= MAX_POD_BYTES:
+                    if len(self._asked) >= MAX_KEPT_LISTS:
+                        del self._asked[next(iter(self._asked))]
+                    self._asked[raw] = pod
+                return pod, _NULL, names
+        # Read as a whole it is an error with the field's name, or something written otherwise.
+        args = self._read.args(body)
+        return _pod_of(args.pod), args.nodes, args.names
+
     # The three questions.
 
     def filter(self, body: bytes) -> bytes:
@@ -114,11 +139,9 @@ class Answerer:
         Raises:
             BadBody: If the body is not what the protocol says.
         """
-        args = self._read.args(body)
-        pod = _pod_of(args.pod)
-        raw = args.names
+        pod, nodes, raw = self._ask(body)
         if raw == _NULL:
-            return self._filter_given(args, pod)
+            return self._filter_given(nodes, pod)
         view = self._views
         if pod is None or not pod.is_judged:
             self._read.names(raw)
@@ -137,12 +160,10 @@ class Answerer:
         Raises:
             BadBody: If the body is not what the protocol says.
         """
-        args = self._read.args(body)
-        pod = _pod_of(args.pod)
-        raw = args.names
+        pod, nodes, raw = self._ask(body)
         if raw == _NULL:
             view = self._view_given()
-            names = [self._take_in(view, each) for each in self._read.nodes(_nodes_of(args))]
+            names = [self._take_in(view, each) for each in self._read.nodes(_nodes_of(nodes))]
             view.state.refresh(self._now())
             candidates = find_candidates(names, view.state.place_of)
         else:
@@ -212,8 +233,8 @@ class Answerer:
             self._versions[version.name] = version.resource_version
         return version.name
 
-    def _filter_given(self, args: ExtenderArgs, pod: PodFacts | None) -> bytes:
-        raws = self._read.nodes(_nodes_of(args))
+    def _filter_given(self, nodes: bytes, pod: PodFacts | None) -> bytes:
+        raws = self._read.nodes(_nodes_of(nodes))
         view = self._view_given()
         by_name = {self._take_in(view, raw): bytes(raw) for raw in raws}
         failed = lasting = b""
@@ -380,10 +401,10 @@ def _pod_of(view: PodView) -> PodFacts | None:
         raise BadBody(f"Pod: {error}") from error
 
 
-def _nodes_of(args: ExtenderArgs) -> bytes:
-    if args.nodes == _NULL:
+def _nodes_of(nodes: bytes) -> bytes:
+    if nodes == _NULL:
         raise BadBody("Nodes and NodeNames are both missing")
-    return args.nodes
+    return nodes
 
 
 def _victims_of(args: PreemptionArgs) -> dict[str, tuple[list[str], int]]:

@@ -124,20 +124,13 @@ class Reader:
         self._binding = msgspec.json.Decoder(BindingArgs)
 
     def args(self, body: bytes) -> ExtenderArgs:
-        """Return the question of `filter` and `prioritize`; the list of nodes is not read yet.
-
-        kube-scheduler writes the fields in one order, so that the list, most of a body, can be
-        cut off; what is written in another way is read as a whole.
-        """
-        end = body.find(_NAMES)
-        if end > 0 and body.startswith(_HEAD) and body.endswith(b"]}"):
-            try:
-                pod = self._pod.decode(memoryview(body)[len(_HEAD) : end])
-                return ExtenderArgs(pod, b"null", body[end + len(_NAMES) - 1 : -1])
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                pass  # Read as a whole it is an error with the field's name, or something else.
+        """Return the question of `filter` and `prioritize`; the list of nodes is not read yet."""
         args = _read(self._args, body)
         return ExtenderArgs(args.Pod, bytes(args.Nodes), bytes(args.NodeNames))
+
+    def pod(self, raw: bytes) -> PodView:
+        """Return a pod."""
+        return _read(self._pod, raw)
 
     def names(self, raw: bytes) -> list[str]:
         """Return node names."""
@@ -158,6 +151,18 @@ class Reader:
     def binding(self, body: bytes) -> BindingArgs:
         """Return the question of `bind`."""
         return _read(self._binding, body)
+
+
+def split(body: bytes) -> tuple[bytes, bytes] | None:
+    """Return pod and node names of a question as JSON, None for one that is written otherwise.
+
+    kube-scheduler writes the fields in one order, so that the list, most of a body, can be cut off
+    without reading it.
+    """
+    end = body.find(_NAMES)
+    if end > 0 and body.startswith(_HEAD) and body.endswith(b"]}"):
+        return body[len(_HEAD) : end], body[end + len(_NAMES) - 1 : -1]
+    return None
 
 
 def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:

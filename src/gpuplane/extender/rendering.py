@@ -145,7 +145,7 @@ class Rendered:
         failed: list[bytes] = []
         lasting: list[bytes] = []
         counts = []
-        for word, refused in self._refused.items():
+        for word, refused in sorted(self._refused.items()):
             # What was refused before and fits now is still in its set.
             there = refused & nodes
             if there:

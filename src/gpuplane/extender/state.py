@@ -250,24 +250,26 @@ class ClusterState:
 
     def _look_at(self, name: str, now: int) -> None:
         """Count what the pods of a node hold, instead of what was counted before."""
-        for takes in self._takes.pop(name, {}).values():
-            for take in takes:
-                self.fleet.release(take)
+        before = self._takes.pop(name, {})
         self._disputed.pop(name, None)
         if not self._on_node.get(name, True):
             del self._on_node[name]
         index, record = self.place_of.get(name), self.nodes.get(name)
-        if index is None or record is None or not record.is_ours:
-            return
-        claims = [each for each in record.claims if self._stands(each, name, now)]
-        held = assign(index, record, self._on_node.get(name, {}).values(), claims)
-        for takes in held.takes.values():
-            for take in takes:
-                self.fleet.allocate(take)
-        if held.takes:
-            self._takes[name] = held.takes
-        if held.disputed:
-            self._disputed[name] = held.disputed
+        after: Mapping[str, tuple[Take, ...]] = {}
+        if index is not None and record is not None and record.is_ours:
+            claims = [each for each in record.claims if self._stands(each, name, now)]
+            held = assign(index, record, self._on_node.get(name, {}).values(), claims)
+            after = self._takes[name] = held.takes
+            if held.disputed:
+                self._disputed[name] = held.disputed
+        for uid, takes in before.items():
+            if after.get(uid) != takes:
+                for take in takes:
+                    self.fleet.release(take)
+        for uid, takes in after.items():
+            if before.get(uid) != takes:
+                for take in takes:
+                    self.fleet.allocate(take)
 
     def _stands(self, claim: Claim, node: str, now: int) -> bool:
         """Tell whether a claim still keeps something: not for a pod that is gone or elsewhere."""

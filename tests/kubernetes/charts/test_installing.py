@@ -13,6 +13,7 @@ from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import DEPLOYMENT, POD, SECRET
 from tests.kubernetes.accounts import PRODUCT, account_of, run
 from tests.kubernetes.rigged import RunningCluster
+from tests.waiting import wait_until_async
 
 # The webhooks of this release would be asked about every test's GPUWorkloads: its pods stay
 # pending, so that the API server finds nobody to ask, and goes on.
@@ -52,13 +53,13 @@ async def test_the_extender_does_its_work_with_the_rights_of_the_chart(
         account_of(rig, admin, namespace, "extender", *values) as connection,
         KubeClient(connection) as client,
     ):
-        await _serve_one_pod(client, admin, namespace, node, binds=binds)
+        assert len(await _serve_one_pod(client, admin, namespace, node, binds=binds)) == 2
 
 
 async def _serve_one_pod(
     client: KubeClient, admin: KubeClient, namespace: str, node: str, *, binds: bool
-) -> None:
-    """Have the extender choose the GPUs of one pod, bound by it or by somebody else."""
+) -> list[str]:
+    """Return the GPUs that the extender chose for one pod, bound by it or by somebody else."""
     role = Extender(client, ExtenderSettings(host="127.0.0.1", port=0, binds=binds))
     port = await role.start()
     try:
@@ -101,15 +102,12 @@ async def _serve_one_pod(
                 },
                 namespace,
             )
-        chosen = await _chosen_gpus(admin, namespace)
-        assert len(chosen) == 2
+        return await _chosen_gpus(admin, namespace)
     finally:
         await role.stop()
 
 
 async def _chosen_gpus(admin: KubeClient, namespace: str) -> list[str]:
-    from tests.waiting import wait_until_async
-
     async def written() -> str:
         found = await admin.get(POD, "p", namespace)
         return str((found["metadata"].get("annotations") or {}).get("gpuplane.io/gpu-ids", ""))

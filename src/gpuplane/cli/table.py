@@ -44,7 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "usage": Entry(f"{_AT}.usage:usage", "Show what was used and what it costs.", LOOK),
     "jobs": Entry(f"{_AT}.jobs:jobs", "Jobs in detail: show, attempts, artifacts …", NOUNS),
     "pipelines": Entry(f"{_AT}.pipelines:pipelines", "Pipelines and their runs.", NOUNS),
-    "clusters": Entry(f"{_AT}.clusters:clusters", "Clusters: register, look, freeze, delete.", NOUNS),
+    "clusters": Entry(f"{_AT}.clusters:clusters", "Clusters: register, look, freeze, rm.", NOUNS),
     "nodes": Entry(f"{_AT}.nodes:nodes", "Nodes: cordon, drain, uncordon.", NOUNS),
     "fleet": Entry(f"{_AT}.fleet:fleet", "GPUs by model: total, free, reserved, in use.", NOUNS),
     "quotas": Entry(f"{_AT}.queues:quotas", "Quotas and what is used of them.", NOUNS),

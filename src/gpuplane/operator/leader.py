@@ -113,8 +113,12 @@ class Leader:
             if not await informer.wait_synced(max(0.1, deadline - self._clock.monotonic())):
                 log.warning("%s cannot be read: %s", informer.kind, informer.state.last_error)
                 return False
-        # By a kind of its own that only Kueue serves; the group alone may be left over.
-        served = await self._client.resolve(WORKLOAD_PRIORITY_CLASS)
+        try:
+            # By a kind of its own that only Kueue serves; the group alone may be left over.
+            served = await self._client.resolve(WORKLOAD_PRIORITY_CLASS)
+        except KubeError as error:
+            log.warning("the cluster does not say whether it has Kueue: %s", error)
+            return False
         reconciler = Reconciler(
             self._client,
             self.world,

@@ -98,7 +98,6 @@ class Provisioner:
 def _template(workload: Workload, image: Image, meta: dict[str, Any]) -> dict[str, Any]:
     resource = RESOURCES[workload.vendor][0]
     job = build_job(workload, image, "", "", resource, queue="")
+    # No node is named: any will do, above all one that is not there yet.
     template = job["spec"]["template"]
-    # Any node will do, above all one that is not there yet.
-    del template["spec"]["affinity"]
     return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": meta, "template": template}

@@ -16,7 +16,7 @@ from gpuplane.kube.kinds import GPU_WORKLOAD, JOB
 from gpuplane.operator.events import Announcer
 from gpuplane.operator.meters import Meters
 from gpuplane.operator.models import Models
-from gpuplane.operator.names import FINALIZER, HOST_LABEL, OVER, Phase
+from gpuplane.operator.names import FINALIZER, HOST_LABEL, OVER, RESOURCES, Phase
 from gpuplane.operator.provisioning import Provisioner
 from gpuplane.operator.rules.backoff import CHANCE_STEPS, compute_wait_ms
 from gpuplane.operator.rules.jobs import build_job, job_name
@@ -304,20 +304,24 @@ class Reconciler:
         if image is None:
             told = f"the operator has no image for model {workload.model}"
             return await self._refuse(workload, Refused("no_image", told))
-        decision = self._decide(workload, with_victims=True)
+        queue = self._queues.of(workload)
+        # In a queue of Kueue it waits its turn there, and Kueue says who gives way.
+        decision = self._decide(workload, with_victims=not queue)
+        if isinstance(decision, Refused) and queue and decision.reason == "no_suitable_node":
+            decision = Placed("", RESOURCES[workload.vendor][0])
         if isinstance(decision, Refused):
             self._meters.unfit.labels(workload.strategy.value).inc()
             return await self._refuse(workload, decision)
         # From here on nobody else is given these GPUs: there was no await since the choice.
         name = job_name(workload)
-        self._world.promise(workload, name, decision.node)
+        if decision.node:
+            self._world.promise(workload, name, decision.node)
         self._world.stop_waiting(workload)
         try:
             for victim in decision.victims:
                 await self._preempt(victim, workload)
             node = self._world.nodes.get(decision.node)
             host = node.labels.get(HOST_LABEL, node.name) if node else decision.node
-            queue = self._queues.of(workload)
             manifest = build_job(
                 workload, image, decision.node, host, decision.resource, queue=queue
             )

@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane.kube.kinds import CLUSTER_QUEUE, GPU_WORKLOAD, RESOURCE_FLAVOR
 from tests.kubernetes.operator.conftest import Bench
+from tests.waiting import wait_until_async
 
 Pool = Callable[..., list[str]]
 API = "kueue.x-k8s.io/v1beta1"
@@ -65,3 +66,24 @@ async def test_a_workload_runs_when_kueue_admits_it_and_the_next_when_there_is_q
     assert "waits for admission" in second["message"]
     await bench.admin.delete(GPU_WORKLOAD, "first", bench.namespace)
     assert (await bench.until("second", "Running"))["assignedNode"] == node
+
+
+async def test_a_full_cluster_leaves_the_turn_to_kueue_and_uses_up_no_retry(
+    bench: Bench, pool: Pool, queue: str
+) -> None:
+    pool("l4", 1)
+    await bench.start()
+    await bench.submit("outside", gpus=4)
+    await bench.until("outside", "Running")
+    await bench.submit("queued", gpus=2, queueName=queue, priority="high")
+
+    async def admitted() -> bool:
+        status = await bench.status("queued")
+        return "is admitted and waits for a node" in status.get("message", "")
+
+    assert await wait_until_async(admitted, "Kueue admitted it")
+    status = await bench.status("queued")
+    assert (status["phase"], status.get("retryCount")) == ("Scheduling", None)
+    assert (await bench.status("outside"))["phase"] == "Running"
+    await bench.admin.delete(GPU_WORKLOAD, "outside", bench.namespace)
+    await bench.until("queued", "Running")

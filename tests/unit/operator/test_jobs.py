@@ -30,6 +30,11 @@ def test_under_kueue_the_job_is_suspended_in_its_queue_and_the_node_is_preferred
     assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
 
 
+def test_a_job_without_a_node_is_left_to_the_scheduler() -> None:
+    job = build_job(a_workload(), IMAGE, "", "", "nvidia.com/gpu", queue="team")
+    assert "affinity" not in job["spec"]["template"]["spec"]
+
+
 def test_the_gpus_are_asked_for_by_the_resource_that_the_node_has() -> None:
     job = build_job(a_workload(gpuCount=4), IMAGE, "n1", "n1", "amd.com/gpu", queue="")
     container = job["spec"]["template"]["spec"]["containers"][0]

@@ -76,6 +76,15 @@ def test_a_suspended_job_is_still_being_scheduled() -> None:
     assert "queue team" in step.standing.message
 
 
+def test_an_admitted_job_without_a_node_is_still_being_scheduled() -> None:
+    job = msgspec.structs.replace(a_job(NAME), node="")
+    pending = a_pod(job=NAME, node="", phase="Pending", waiting="PodInitializing")
+    step = decide_step(a_workload(queueName="team"), (job,), {NAME: (pending,)}, 0)
+    assert isinstance(step, Follow)
+    assert step.standing.phase is Phase.SCHEDULING
+    assert step.standing.message.endswith("is admitted and waits for a node; PodInitializing")
+
+
 def test_a_job_that_was_made_and_is_not_seen_is_searched_for() -> None:
     assert decide_step(a_workload(status={"jobName": NAME}), (), {}, 0) == Search(NAME)
 

@@ -66,7 +66,7 @@ def build_job(
     """Return the Job that runs a workload on a node.
 
     Args:
-        node: Where it shall run, by the name of the Node object.
+        node: Where it shall run, by the name of the Node object; empty leaves it to the scheduler.
         host: The node's `kubernetes.io/hostname`, for the preference under Kueue.
         resource: Extended resource that is asked for.
         queue: The Kueue LocalQueue it stands in, empty without Kueue.
@@ -83,7 +83,7 @@ def build_job(
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "affinity": {"nodeAffinity": _affinity(node, host, required=not queue)},
+        **_affinity(node, host, required=not queue),
         "tolerations": [{"key": resource, "operator": "Exists"}],
         "containers": [_container(workload, image, resource)],
     }
@@ -152,12 +152,14 @@ def _container(workload: Workload, image: Image, resource: str) -> dict[str, Any
 
 
 def _affinity(node: str, host: str, *, required: bool) -> dict[str, Any]:
+    if not node:
+        return {}
     if required:
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        wanted: dict[str, Any] = {"nodeSelectorTerms": [term]}
+        node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": wanted}
+        return {"affinity": {"nodeAffinity": node_affinity}}
     preference = {"matchExpressions": [{"key": HOST_LABEL, "operator": "In", "values": [host]}]}
-    return {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 100, "preference": preference}
-        ]
-    }
+    weighted = [{"weight": 100, "preference": preference}]
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": weighted}
+    return {"affinity": {"nodeAffinity": preferred}}

@@ -41,6 +41,10 @@ def decide_standing(workload: Workload, job: Job, pods: Sequence[Pod]) -> Standi
     if job.is_suspended:
         waits = f"Job {job.name} waits for admission to queue {workload.queue}".rstrip()
         return Standing(Phase.SCHEDULING, node, waits)
+    if not node:
+        trouble = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over), "")
+        told = f"Job {job.name} is admitted and waits for a node"
+        return Standing(Phase.SCHEDULING, "", f"{told}; {trouble}" if trouble else told, trouble)
     if any(pod.is_running for pod in pods):
         return Standing(Phase.RUNNING, node, f"Running on node {node}")
     placed = f"Successfully scheduled on node {node} using {strategy} strategy"

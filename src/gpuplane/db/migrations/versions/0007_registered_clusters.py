@@ -84,7 +84,7 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("run_id", sa.Uuid(), nullable=True))
         batch_op.add_column(instant("deleted_at"))
         batch_op.create_index(batch_op.f("ix_clusters_clusters_platform"), ["platform"])
-    _make_tables(json)
+    _make_tables()
     with op.batch_alter_table("nodes_nodes", schema=None) as batch_op:
         batch_op.add_column(text("uid", 64))
         batch_op.add_column(text("kind", 10, "WORKER"))
@@ -103,7 +103,7 @@ def upgrade() -> None:
         batch_op.add_column(instant("status_sync_at"))
 
 
-def _make_tables(json: sa.types.TypeEngine[object]) -> None:
+def _make_tables() -> None:
     op.create_table(
         "clusters_credentials",
         sa.Column("cluster_id", sa.Uuid(), nullable=False),

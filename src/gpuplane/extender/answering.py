@@ -65,8 +65,14 @@ class Candidates:
 
 def find_candidates(names: list[str], place_of: Mapping[str, int]) -> Candidates:
     """Return the nodes of these names."""
+    if len(names) < 2:
+        return Candidates(
+            tuple(place_of[name] for name in names if name in place_of),
+            [name for name in names if name not in place_of],
+        )
     try:
-        return Candidates((*map(place_of.__getitem__, names),))
+        # The quickest way through thousands of names: no call per name.
+        return Candidates(itemgetter(*names)(place_of))
     except KeyError:
         known = [name for name in names if name in place_of]
         unknown = [name for name in names if name not in place_of]

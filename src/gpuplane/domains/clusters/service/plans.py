@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
+from gpuplane.core.runs.plans import Limit, OnFailure, Retry, RunPlan, StepPlan
 
 REGISTER = "cluster.register"
 DELETE = "cluster.delete"
@@ -71,6 +71,7 @@ def plan_registration(
         steps=_chain(REGISTER_STEPS, given),
         source_id=cluster_id,
         on_failure=OnFailure.FAIL_FAST,
+        limits=_one_at_a_time(cluster_id),
         traceparent=traceparent,
         created_by=actor,
     )
@@ -117,8 +118,14 @@ def plan_adoption(
         project_id=project_id,
         steps=_chain(ADOPT_STEPS, given),
         source_id=cluster_id,
+        limits=_one_at_a_time(cluster_id),
         created_by=actor,
     )
+
+
+def _one_at_a_time(cluster_id: UUID) -> tuple[Limit, ...]:
+    """Return the limit by which runs that install something in a cluster wait for one another."""
+    return (Limit(f"cluster:{cluster_id}", 1),)
 
 
 def handler_name(step: str) -> str:

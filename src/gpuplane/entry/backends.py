@@ -136,6 +136,8 @@ def kubernetes_settings(cluster: Cluster) -> KubernetesSettings:
     told = {name: value for name, value in cluster.config.items() if name in names and value}
     if "tolerates_control_plane" in names:
         told["tolerates_control_plane"] = cluster.enable_master_node
+    if "former_ids" in told:
+        told["former_ids"] = tuple(told["former_ids"])
     if "volumes" in told:
         told["volumes"] = {name: VolumeSource(**source) for name, source in told["volumes"].items()}
     return KubernetesSettings(**told)

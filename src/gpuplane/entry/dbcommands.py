@@ -19,10 +19,13 @@ from gpuplane.db.database import Database
 from gpuplane.db.schema import upgrade_schema
 from gpuplane.entry.checking import checks_at
 from gpuplane.entry.home import Home, HomeInUse
+from gpuplane.entry.rebuilding import rebuild_from
 from gpuplane.entry.refusals import CannotStart, database_refusals, home_refusals
 from gpuplane.entry.settings import Settings, SettingsError, load_settings
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.errors import ProductError
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kube.errors import KubeError
 
 SHOWN_FAULTS = 100
 """Faults shown of each promise; the rest is counted."""
@@ -144,6 +147,39 @@ def check(settings: Settings) -> int:
         if len(faults) > SHOWN_FAULTS:
             click.echo(f"      … and {len(faults) - SHOWN_FAULTS} more.")
     return Exit.FAILED if any(found.values()) else Exit.OK
+
+
+@db.command()
+@click.option("--cluster", "name", required=True, help="A registered Kubernetes cluster.")
+@click.pass_obj
+def rebuild(settings: Settings, name: str) -> int:
+    """Take jobs that run on a cluster into a database that does not know them.
+
+    For a database that was lost or restored from an old backup. The cluster must be registered
+    again, and tenants and projects be there under their names.
+    """
+    home = _hold(settings)
+    try:
+        database = _open(settings)
+        try:
+            with database_refusals(settings):
+                done = rebuild_from(database, SealingKeys(home.keys), name)
+        except CannotStart as error:
+            raise CliError(error.reason, fix=error.fix) from error
+        except ProductError as error:
+            raise CliError(error.detail, fix=error.fix, code=Exit.FAILED) from error
+        except KubeError as error:
+            raise CliError(str(error), code=Exit.FAILED) from error
+        finally:
+            database.close()
+    finally:
+        home.close()
+    for job in done.restored:
+        click.echo(f"found running: {job}")
+    for job, why in done.refused:
+        click.echo(f"left alone: {job}: {why}")
+    click.echo(f"{len(done.restored)} taken in, {done.known} known before.")
+    return Exit.FAILED if done.refused else Exit.OK
 
 
 def _restore(settings: Settings, database: Database, file: Path) -> Path | None:

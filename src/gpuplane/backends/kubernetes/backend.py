@@ -27,6 +27,7 @@ from gpuplane.backends.kubernetes import starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
+from gpuplane.backends.kubernetes.names import ATTEMPT_ID
 from gpuplane.backends.kubernetes.observing import pods_by_rank
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
@@ -97,7 +98,15 @@ class KubernetesBackend:
         self._settler = Settler(
             client, self._view, self._records, self._tails, clock, self.settings, cluster_id
         )
-        self._watch = ClusterWatch(client, self._view, cluster_id, space, clock, self._note_change)
+        self._watch = ClusterWatch(
+            client,
+            self._view,
+            cluster_id,
+            space,
+            clock,
+            self._note_change,
+            self.settings.former_ids,
+        )
         self._served = Served()
         self._starts: WeakValueDictionary[AttemptId, asyncio.Lock] = WeakValueDictionary()
         self._opening: asyncio.Task[None] | None = None
@@ -317,7 +326,7 @@ class KubernetesBackend:
 
     async def _end(self, record: Record, grace_s: int) -> None:
         """Delete the pods of an attempt with this grace, then what would make new ones."""
-        labels = starting.pods_of(record.id, self.cluster_id)
+        labels = {ATTEMPT_ID: str(record.id)}
         for rank, pod in self._ranks(record.id).items():
             if record.fate == STARTED and pod in self._view.pods(record.id):
                 self._tails.follow(pod, record.id, rank)

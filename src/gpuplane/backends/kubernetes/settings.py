@@ -35,6 +35,8 @@ class KubernetesSettings:
     Args:
         admission: `embedded`: our scheduler chose node and GPUs. `kueue`: Kueue admits and
             kube-scheduler places.
+        former_ids: Ids that the cluster had before our database was lost; what carries them is
+            ours too.
         records_namespace: Where records of attempts lie; tenants have no rights there.
         default_image: For jobs that name none; empty refuses them.
         tolerates_control_plane: Whether nodes of the control plane take jobs too.
@@ -55,6 +57,7 @@ class KubernetesSettings:
     """
 
     admission: str = "embedded"
+    former_ids: tuple[str, ...] = ()
     records_namespace: str = "gpuplane-system"
     default_image: str = ""
     tolerates_control_plane: bool = False

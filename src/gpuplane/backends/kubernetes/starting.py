@@ -36,7 +36,6 @@ from gpuplane.backends.kubernetes.records import (
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import KINDS
-from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType
 from gpuplane.kit.failpoints import failpoint
@@ -65,11 +64,6 @@ _LATER = (Unreachable, TooManyRequests, ServerTrouble, Unauthorized, Unreadable,
 def kind_named(kind: str) -> Kind:
     """Return the kind of a workload by its word in a record."""
     return KINDS[kind]
-
-
-def pods_of(attempt_id: AttemptId, cluster_id: str) -> dict[str, str]:
-    """Return the labels that the pods of an attempt carry."""
-    return {names.CLUSTER: cluster_id, names.ATTEMPT_ID: str(attempt_id)}
 
 
 def backend_error(error: KubeError) -> BackendError:

@@ -5,7 +5,7 @@ heard of, so that silence is not taken for calm.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
@@ -37,6 +37,7 @@ class ClusterWatch:
         namespace: str,
         clock: Clock,
         changed: Callable[[], None],
+        former_ids: Sequence[str] = (),
     ) -> None:
         """Listen to nothing yet.
 
@@ -47,11 +48,12 @@ class ClusterWatch:
             namespace: Where records lie.
             clock: For the pauses of informers.
             changed: Called at each change.
+            former_ids: Others that the cluster had.
         """
         self._view = view
         self._changed = changed
         self._client = client
-        self._labels = {names.CLUSTER: cluster_id}
+        self._labels = f"{names.CLUSTER} in ({','.join([cluster_id, *former_ids])})"
         self._clock = clock
         self._node_facts: dict[str, NodeFacts] = {}
         self.inventory = 1

@@ -1,5 +1,6 @@
 """Clusters in operation: looked up, frozen and thawed, maintained, granted, seen by probes."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -386,3 +387,15 @@ def announce(
             data=data or {},
         ),
     )
+
+
+def remember_former(
+    session: WriteSession, cluster_id: ClusterId, former: Collection[str], now: int
+) -> None:
+    """Note under which other ids objects of a cluster are labelled: it had those before."""
+    cluster = get_cluster(session, cluster_id)
+    known = set(cluster.config.get("former_ids", ()))
+    wanted = sorted((known | set(former)) - {str(cluster.id)})
+    if wanted != sorted(known):
+        config = {**cluster.config, "former_ids": wanted}
+        repository.update_cluster(session, cluster.id, cluster.version, now, config=config)

@@ -151,6 +151,11 @@ def find_tenant_by_name(session: ReadSession, name: str) -> Tenant | None:
     return repository.find_tenant_named(session, name)
 
 
+def find_user_by_name(session: ReadSession, name: str) -> User | None:
+    """Return a user by name; the caller was checked by whoever asks."""
+    return repository.find_user_named(session, name)
+
+
 def tenants_by_ids(session: ReadSession, ids: Collection[TenantId]) -> dict[TenantId, Tenant]:
     """Return tenants by id in one query."""
     return repository.tenants_by_ids(session, ids)

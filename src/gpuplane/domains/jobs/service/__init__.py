@@ -166,6 +166,7 @@ from gpuplane.domains.jobs.service.quotas import (
     count_tenant_jobs,
     load_queue_use,
 )
+from gpuplane.domains.jobs.service.rebuilding import Rebuilt, RunningAttempt, restore_running
 from gpuplane.domains.jobs.service.retaining import (
     forget_workspace,
     list_to_forget,
@@ -234,7 +235,9 @@ __all__ = [
     "Output",
     "Planner",
     "QueueUse",
+    "Rebuilt",
     "Replica",
+    "RunningAttempt",
     "RunningJob",
     "Settled",
     "SmallestChange",
@@ -345,6 +348,7 @@ __all__ = [
     "report_progress",
     "request_stop",
     "require_class",
+    "restore_running",
     "resume",
     "retry",
     "running_of",

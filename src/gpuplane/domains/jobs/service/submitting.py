@@ -206,7 +206,7 @@ def _same_jobs(submission: Submission, earlier: Submitted) -> Submitted:
 def draft_job(session: ReadSession, submission: Submission, now: int) -> Job:
     """Return the job a submission would be, queued now and stored nowhere."""
     cluster = named_cluster(clusters.list_usable(session, submission.tenant_id), submission)
-    draft = _blank(submission, cluster, new_id(), now)
+    draft = blank_job(submission, cluster, new_id(), now)
     return replace(draft, status=JobStatus.QUEUED, queued_at=now)
 
 
@@ -256,7 +256,7 @@ def _make_jobs(
     array_id = new_id() if submission.array_size is not None else None
     rows = []
     for index in range(size):
-        job = _blank(submission, cluster, new_id(), now, expected)
+        job = blank_job(submission, cluster, new_id(), now, expected)
         if array_id is not None:
             job = replace(
                 job,
@@ -281,7 +281,7 @@ def _make_jobs(
     return rows
 
 
-def _blank(
+def blank_job(
     submission: Submission,
     cluster: Cluster | None,
     job_id: UUID,

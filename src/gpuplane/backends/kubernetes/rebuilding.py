@@ -1,0 +1,103 @@
+"""What runs on a cluster, read from labels and annotations alone: for a database that was lost.
+
+Owns the reading. What is made of it, and for which tenant, is decided where jobs are kept.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.workloads import MANIFEST_FORMAT
+from gpuplane.backends.kubernetes.records import STARTED, Record, read_record
+from gpuplane.backends.kubernetes.shapes import instant_ms
+from gpuplane.core.workloads import JobSpec
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET
+
+OURS = {"app.kubernetes.io/managed-by": "gpuplane"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAttempt:
+    """An attempt that was let go and is not over, as its workload tells it.
+
+    Args:
+        number: Of the attempt; `epoch` is what its record knows, at least as high.
+        cluster_id: On the label: the id that the cluster had when it was started.
+        made_at: When its workload was made, ms since the epoch.
+    """
+
+    attempt_id: UUID
+    job_id: UUID
+    tenant_id: UUID
+    tenant_name: str
+    project_id: UUID | None
+    project_name: str
+    number: int
+    epoch: int
+    cluster_id: str
+    spec: JobSpec
+    made_at: int
+
+
+def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt | None:
+    """Return the attempt of a workload, None where it is none that runs or cannot be read."""
+    metadata = main["metadata"]
+    labels = metadata.get("labels") or {}
+    ids = {key: names.find_id(labels, key) for key in (names.ATTEMPT_ID, names.JOB_ID,
+                                                       names.TENANT_ID)}  # fmt: skip
+    attempt_id, job_id, tenant_id = ids.values()
+    if record is None or record.fate != STARTED or record.is_over or record.evict_reason:
+        return None
+    if attempt_id is None or job_id is None or tenant_id is None:
+        return None
+    try:
+        told = json.loads((metadata.get("annotations") or {})[names.MANIFEST])
+        if told["format"] != MANIFEST_FORMAT:
+            return None
+        spec = msgspec.convert(told["spec"], JobSpec, strict=False)
+        return FoundAttempt(
+            attempt_id=attempt_id,
+            job_id=job_id,
+            tenant_id=tenant_id,
+            tenant_name=str(told["tenant"]),
+            project_id=names.find_id(labels, names.PROJECT_ID),
+            project_name=str(told["project"]),
+            number=int(told["attempt"]),
+            epoch=record.epoch,
+            cluster_id=str(labels.get(names.CLUSTER, "")),
+            spec=spec,
+            made_at=instant_ms(metadata.get("creationTimestamp")) or 0,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+async def list_running(client: KubeClient, records_namespace: str) -> list[FoundAttempt]:
+    """Return every attempt of ours that runs on a cluster, whatever id the cluster had; by id.
+
+    Raises:
+        KubeError: If the cluster cannot be read.
+    """
+    kept = await client.list(CONFIG_MAP, records_namespace, labels={names.RECORD: "attempt"})
+    records = {
+        record.attempt_id: record
+        for each in kept
+        if (record := read_record(each.get("data"))) is not None
+    }
+    kinds = [JOB, DEPLOYMENT]
+    if await client.resolve(JOB_SET) is not None:
+        kinds.append(JOB_SET)
+    found = []
+    for kind in kinds:
+        for main in await client.list(kind, labels=OURS):
+            attempt_id = (main["metadata"].get("labels") or {}).get(names.ATTEMPT_ID, "")
+            attempt = read_attempt(main, records.get(attempt_id))
+            if attempt is not None:
+                found.append(attempt)
+    return sorted(found, key=lambda each: each.attempt_id)

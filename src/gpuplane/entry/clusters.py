@@ -9,7 +9,7 @@ from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ContactPolicy
 from gpuplane.domains.jobs.service import Attempt
-from gpuplane.domains.queues.service import tenancy_handler
+from gpuplane.domains.queues.service import CONNECT_HANDLER, tenancy_handler
 from gpuplane.domains.runs.service import Handlers
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.cluster_settings import ClusterSettings
@@ -24,6 +24,7 @@ from gpuplane.loops.clusters.loop import ClustersLoop, LookSettings
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, step
 from gpuplane.loops.kueue import tenants
 from gpuplane.loops.kueue.defaults import ensure_defaults
+from gpuplane.loops.kueue.multikueue import connect_workers
 
 log = logging.getLogger("gpuplane.clusters")
 
@@ -96,6 +97,7 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
     }
     for name, work in tenancy.items():
         handlers.add(tenancy_handler(name), step(tools, work), reads_outputs=False)
+    handlers.add(CONNECT_HANDLER, step(tools, connect_workers), reads_outputs=False)
     for name, _, _, _ in clusters.REGISTER_STEPS:
         if name not in works:
             handlers.add(

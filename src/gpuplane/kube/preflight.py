@@ -93,6 +93,8 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
         kinds.ADMISSION_CHECK, ("patch",), "work is held by budget and window", "status",
         is_required=False,
     ),
+    Right(kinds.MULTIKUEUE_CLUSTER, (*READ, *WRITE), "workers are known", is_required=False),
+    Right(kinds.MULTIKUEUE_CONFIG, (*READ, *WRITE), "workers are known", is_required=False),
     Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
     Right(
         kinds.WORKLOAD, ("patch",), "work is held by budget and window", "status",

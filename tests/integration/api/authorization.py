@@ -353,6 +353,7 @@ BODIES: dict[str, Body] = {
     "PUT /clusters/{cluster}/quotas/{name}": lambda w, _: {"queueing_strategy": "StrictFIFO"},
     "POST /clusters/{cluster}/cohorts": lambda w, _: {"name": w.name()},
     "PUT /clusters/{cluster}/cohorts/{name}": lambda w, _: {},
+    "PUT /clusters/{cluster}/multikueue": lambda w, _: {"workers": ["demo"]},
     "POST /clusters/{cluster}/tenants": lambda w, o: {"tenant": str(o.tenant_id)},
     "POST /clusters/{cluster}/queues": lambda w, o: {
         "name": w.name(),

@@ -210,5 +210,6 @@ async def test_an_example_queue_says_what_it_lacks_and_counts_the_job_that_waits
         await world.until(waits, "the queue lacks a flavor and counts the job")
         made += [await put(kubectl, each) for each in flavors]
         await world.until(is_through, "the job went through")
+        assert (await told())["reason"] == "Ready"
     finally:
         await take_away(kubectl, made)

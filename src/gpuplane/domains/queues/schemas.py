@@ -356,3 +356,18 @@ class TenancyOut(KueueBody):
 
     tenant: str
     run_id: UUID
+
+
+class DispatchIn(KueueBody):
+    """Which clusters a manager dispatches to, best first, and for which of its ClusterQueues."""
+
+    workers: Annotated[list[Name], Field(min_length=1, max_length=99)]
+    queues: Annotated[list[Name], Field(max_length=MAX_MEMBERS)] = Field(default_factory=list)
+
+
+class DispatchOut(KueueBody):
+    """The run that connects the workers."""
+
+    workers: list[str]
+    queues: list[str]
+    run_id: UUID

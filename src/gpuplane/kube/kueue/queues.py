@@ -29,6 +29,7 @@ from gpuplane.core.quota.specs import (
     ResourceQuota,
     WithinClusterQueue,
 )
+from gpuplane.kube.kueue.multikueue import CHECK
 from gpuplane.kube.kueue.names import (
     HIGHEST_PRIORITY_NOTE,
     HOLD_CHECK,
@@ -399,7 +400,7 @@ def _note_more(body: Mapping[str, Any], notes: list[str]) -> None:
     """Say what a ClusterQueue has that our document has no words for; nothing of it is touched."""
     strategy = (body.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     checks = [each["name"] for each in strategy] + list(body.get("admissionChecks") or ())
-    others = sorted({name for name in checks if name != HOLD_CHECK})
+    others = sorted(set(checks) - {HOLD_CHECK, CHECK})
     if others:
         notes.append(f"Workloads must pass the AdmissionChecks {', '.join(others)}.")
     stop = body.get("stopPolicy") or "None"

@@ -24,6 +24,7 @@ from gpuplane.kube.kinds import (
     WORKLOAD_PRIORITY_CLASS,
     Kind,
 )
+from gpuplane.kube.kueue.multikueue import CHECK
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.kube.kueue.queues import read_cluster_queue, read_cohort, read_local_queue
 from gpuplane.kube.tenancy import CLUSTER_LABEL
@@ -200,7 +201,7 @@ def says_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
         same = _spec_of(reader(wanted)) == _spec_of(reader(live))
     except (KeyError, ValueError):
         return False
-    return same and checks <= _checks(live)
+    return same and checks == _checks(live)
 
 
 def _spec_of(reading: Any) -> Any:
@@ -209,9 +210,8 @@ def _spec_of(reading: Any) -> Any:
 
 def _checks(obj: Mapping[str, Any]) -> set[str]:
     strategy = (obj.get("spec") or {}).get("admissionChecksStrategy") or {}
-    return {
-        each["name"] for each in strategy.get("admissionChecks") or () if each["name"] == HOLD_CHECK
-    }
+    ours = (HOLD_CHECK, CHECK)
+    return {each["name"] for each in strategy.get("admissionChecks") or () if each["name"] in ours}
 
 
 def _covers(told: Any, live: Any) -> bool:

@@ -17,6 +17,7 @@ from gpuplane.kube.kueue.flavors import (
     plan_flavors,
     priority_class_objects,
 )
+from gpuplane.kube.kueue.multikueue import CHECK
 from gpuplane.kube.kueue.names import (
     HOLD_CHECK,
     HOLD_CONTROLLER,
@@ -51,6 +52,8 @@ class Wanted:
     cluster_queues: tuple[ClusterQueueSpec, ...]
     local_queues: tuple[LocalQueueSpec, ...]
     tenants: Mapping[str, Tenancy]
+    dispatching: frozenset[str] = frozenset()
+    """ClusterQueues whose work goes to other clusters."""
 
 
 def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
@@ -78,6 +81,7 @@ def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
             each.name: Tenancy(each.name, str(key), str(cluster.id), {})
             for key, each in known.items()
         },
+        dispatching=queues.dispatching_queues(cluster),
     )
 
 
@@ -96,7 +100,9 @@ def wanted_objects(wanted: Wanted, version: ApiVersion) -> list[Object]:
     made: list[Object] = [*priority_class_objects(version), check_object(version)]
     made += [flavor_object(each, version) for each in wanted.flavors]
     made += [cohort_object(each, version) for each in wanted.cohorts]
-    made += [cluster_queue_object(each, version, (HOLD_CHECK,)) for each in wanted.cluster_queues]
+    for each in wanted.cluster_queues:
+        checks = (HOLD_CHECK, CHECK) if each.name in wanted.dispatching else (HOLD_CHECK,)
+        made.append(cluster_queue_object(each, version, checks))
     made += [
         local_queue_object(each, namespace_of(each.tenant), version)
         for each in wanted.local_queues

@@ -67,7 +67,12 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | None:
     door = queues.choose_door(
         view.queues, tenant, str(spec.job_type), spec.queue, spec.priority
     )  # fmt: skip - the call reads as one line
-    real = {each.name for each in view.queues.cluster_queues if not each.covers_everything}
+    elsewhere = queues.dispatching_queues(view.cluster)
+    real = {
+        each.name
+        for each in view.queues.cluster_queues
+        if not each.covers_everything and each.name not in elsewhere
+    }
     if door is None or door.cluster_queue not in real:
         return None
     name = view.cluster.name

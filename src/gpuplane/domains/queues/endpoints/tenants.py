@@ -1,4 +1,4 @@
-"""HTTP of setting tenants up on a cluster and taking them away."""
+"""HTTP of setting tenants up on a cluster, taking them away, and connecting clusters."""
 
 from typing import Annotated, cast
 
@@ -8,7 +8,7 @@ from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.queues import service
 from gpuplane.domains.queues.endpoints.parsing import units
 from gpuplane.domains.queues.endpoints.routes import router
-from gpuplane.domains.queues.schemas import TenancyIn, TenancyOut
+from gpuplane.domains.queues.schemas import DispatchIn, DispatchOut, TenancyIn, TenancyOut
 from gpuplane.domains.queues.service import Caller, Opening
 from gpuplane.domains.runs.service import RunPolicy
 from gpuplane.kit.access import Permission, requires
@@ -55,6 +55,22 @@ async def offboard_tenant(call: CallDep, cluster: ClusterKey, tenant: TenantKey)
             s, cluster, tenant_id, count, _caller(call), _policy(call), call.now
         ),
         lambda run: TenancyOut.model_construct(tenant=tenant, run_id=run.id),
+        202,
+    )
+
+
+@router.put("/clusters/{cluster}/multikueue", status_code=202)
+@requires(Permission.CLUSTER_MANAGE)
+async def connect_workers(call: CallDep, cluster: ClusterKey, body: DispatchIn) -> DispatchOut:
+    """Let a cluster's queues dispatch to other clusters, best first; a run connects them."""
+    return await call.write(
+        "queues.start_connecting",
+        lambda s: service.start_connecting(
+            s, cluster, body.workers, body.queues, _caller(call), _policy(call), call.now
+        ),
+        lambda run: DispatchOut.model_construct(
+            workers=body.workers, queues=body.queues, run_id=run.id
+        ),
         202,
     )
 

@@ -29,6 +29,11 @@ from gpuplane.domains.queues.service.declaring import (
     load_declared,
     load_specs,
 )
+from gpuplane.domains.queues.service.dispatching import (
+    CONNECT_HANDLER,
+    dispatching_queues,
+    start_connecting,
+)
 from gpuplane.domains.queues.service.seeing import (
     admits_itself,
     ensure_default_quotas,
@@ -59,6 +64,7 @@ from gpuplane.domains.queues.service.tenancies import (
 )
 
 __all__ = [
+    "CONNECT_HANDLER",
     "OFFBOARD_STEPS",
     "ONBOARD_STEPS",
     "Caller",
@@ -88,6 +94,7 @@ __all__ = [
     "delete_cluster_queue",
     "delete_cohort",
     "delete_local_queue",
+    "dispatching_queues",
     "door_names",
     "ensure_default_quotas",
     "find_door",
@@ -106,6 +113,7 @@ __all__ = [
     "seen_of",
     "show_cluster_queues",
     "show_cohorts",
+    "start_connecting",
     "start_offboarding",
     "start_onboarding",
     "tenancy_handler",

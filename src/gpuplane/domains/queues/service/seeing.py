@@ -25,6 +25,7 @@ from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.rules import encode_cluster_queue, encode_cohort
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
+from gpuplane.kube.kueue.flavors import PRODUCT_LABEL, LabelledGpus, plan_flavors
 from gpuplane.kube.kueue.queues import read_cluster_queue, read_cohort, read_local_queue
 from gpuplane.kube.kueue.states import QueueState, read_conditions, read_queue_state
 from gpuplane.kube.tenancy import CLUSTER_LABEL
@@ -107,7 +108,15 @@ def ensure_default_quotas(session: WriteSession, cluster_id: ClusterId, now: int
         CPU: sum(each.cpu_milli for each in present),
         MEMORY: sum(each.memory_mib for each in present),
     }
-    models = {model: shape[1] * 1000 for model, shape in sorted(cluster.gpu_shapes.items())}
+    flavors = plan_flavors(
+        LabelledGpus(gpu.model, node.labels) for node in present for gpu in node.gpus if gpu.present
+    )
+    # A queue that names a flavor which is not there admits nothing at all.
+    models = {
+        each.name: cluster.gpu_shapes[each.name][1] * 1000
+        for each in flavors
+        if each.name in cluster.gpu_shapes and PRODUCT_LABEL in each.node_labels
+    }
     groups = [ResourceGroup((CPU, MEMORY), (ANY_FLAVOR,))]
     quotas = {
         FlavorResource(ANY_FLAVOR, name): ResourceQuota(amount) for name, amount in amounts.items()

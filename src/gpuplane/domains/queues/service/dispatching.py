@@ -1,0 +1,91 @@
+"""MultiKueue: which clusters a manager dispatches to, in which order, and for which queues."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.queues.errors import BadQueue
+from gpuplane.domains.queues.service.declaring import load_declared
+from gpuplane.domains.queues.service.seeing import admits_itself
+from gpuplane.domains.queues.service.tenancies import STEP_MS, Caller
+from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import Run, RunPolicy
+
+DISPATCH = "dispatch"
+"""The key in a cluster's config: workers by name in order, and queues."""
+CONNECT = "multikueue.connect"
+CONNECT_HANDLER = "multikueue.connect_workers"
+
+
+def dispatching_queues(cluster: Cluster) -> frozenset[str]:
+    """Return the ClusterQueues of a cluster whose work goes to other clusters."""
+    told = cluster.config.get(DISPATCH) or {}
+    return frozenset(told.get("queues", ()))
+
+
+def start_connecting(
+    session: WriteSession,
+    key: UUID | str,
+    workers: Sequence[str],
+    queues: Sequence[str],
+    caller: Caller,
+    policy: RunPolicy,
+    now: int,
+) -> Run:
+    """Remember a manager's workers and queues, and start the run that connects them.
+
+    Raises:
+        BadQueue: If a cluster does not admit by Kueue, is its own worker, or a queue is not there.
+    """
+    manager = clusters.get_cluster(session, key)
+    found = [clusters.get_cluster(session, each) for each in workers]
+    for each in (manager, *found):
+        if not admits_itself(each):
+            raise BadQueue(
+                f"{each.name} does not admit by Kueue.",
+                field="workers" if each is not manager else "cluster",
+                fix="Install Kueue there and set its admission to kueue.",
+            )
+    ids = [each.id for each in found]
+    if manager.id in ids or len(set(ids)) != len(ids):
+        raise BadQueue(
+            "A worker is another cluster than its manager, and is named once.",
+            field="workers",
+            fix="Leave it out.",
+        )
+    known = {each.name for each in load_declared(session, manager.id).cluster_queues}
+    for name in queues:
+        if name not in known:
+            raise BadQueue(
+                f"There is no ClusterQueue {name!r} declared on {manager.name}.",
+                field="queues",
+                fix=f"There are: {', '.join(sorted(known)) or 'none'}.",
+            )
+    told = {"workers": [each.name for each in found], "queues": sorted(set(queues))}
+    config = {**manager.config, DISPATCH: told}
+    clusters.change(session, manager.id, {"config": config}, caller.name, now)
+    session.wake("kueue", "scheduler")
+    given = {"cluster_id": str(manager.id), "workers": [str(each) for each in ids]}
+    step = StepPlan(
+        key="connect",
+        handler=CONNECT_HANDLER,
+        input=given,
+        name="Accounts on the workers, kubeconfigs on the manager",
+        retry=Retry(attempts=4, delay_ms=5_000, factor=2.0, max_delay_ms=60_000),
+        timeout_ms=STEP_MS,
+    )
+    plan = RunPlan(
+        kind=CONNECT,
+        name=f"connect the workers of {manager.name}",
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        steps=(step,),
+        source_id=manager.id,
+        on_failure=OnFailure.FAIL_FAST,
+        traceparent=caller.traceparent,
+        created_by=caller.name,
+    )
+    return runs.start_run(session, plan, now, policy)

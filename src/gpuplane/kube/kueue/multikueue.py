@@ -1,0 +1,171 @@
+"""MultiKueue: what a worker grants a manager, and how the manager knows its workers.
+
+Owns the objects of both sides. The manager reaches out to its workers with an account that may do
+what Kueue does there and nothing else. Pure: writing them is done by who connects clusters.
+
+Source: kubernetes-sigs/kueue v0.15.0, examples/multikueue/create-multikueue-kubeconfig.sh (the
+rights that MultiKueue needs on a worker), apis/kueue/v1beta2/multikueue_types.go.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuplane.kube.kueue.names import (
+    GROUP,
+    MANAGED_LABEL,
+    MANAGED_VALUE,
+    MULTIKUEUE_CONTROLLER,
+    ApiVersion,
+)
+
+Object = dict[str, Any]
+NAMESPACE = "kueue-system"
+ACCOUNT = "gpuplane-multikueue"
+TOKEN_SECRET = "gpuplane-multikueue-token"
+CONFIG = "gpuplane-multikueue"
+CHECK = "gpuplane-multikueue"
+SECRET_KEY = "kubeconfig"
+_LABELS = {MANAGED_LABEL: MANAGED_VALUE}
+_COPY = ("create", "delete", "get", "list", "watch")
+RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("batch", "jobs", _COPY),
+    ("batch", "jobs/status", ("get",)),
+    ("", "pods", _COPY),
+    ("", "pods/status", ("get",)),
+    ("jobset.x-k8s.io", "jobsets", _COPY),
+    ("jobset.x-k8s.io", "jobsets/status", ("get",)),
+    (GROUP, "workloads", (*_COPY, "update", "patch")),
+    (GROUP, "workloads/status", ("get", "update", "patch")),
+    (GROUP, "clusterqueues", ("get", "list", "watch")),
+    (GROUP, "localqueues", ("get", "list", "watch")),
+)
+"""(group, resource, verbs) that a manager needs on a worker: no secrets, no nodes, no more."""
+
+
+def worker_objects() -> tuple[Object, ...]:
+    """Return the account on a worker that a manager comes with, its rights and its token."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    rbac = "rbac.authorization.k8s.io/v1"
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": ACCOUNT, "namespace": NAMESPACE, "labels": _LABELS},
+        },
+        {
+            "apiVersion": rbac,
+            "kind": "ClusterRole",
+            "metadata": {"name": ACCOUNT, "labels": _LABELS},
+            "rules": [
+                {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+                for group, resource, verbs in RULES
+            ],
+        },
+        {
+            "apiVersion": rbac,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": ACCOUNT, "labels": _LABELS},
+            "roleRef": role,
+            "subjects": [subject],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "kubernetes.io/service-account-token",
+            "metadata": {
+                "name": TOKEN_SECRET,
+                "namespace": NAMESPACE,
+                "labels": _LABELS,
+                "annotations": {"kubernetes.io/service-account.name": ACCOUNT},
+            },
+        },
+    )
+
+
+def worker_name(position: int, cluster: str) -> str:
+    """Return what a worker is called on its manager: names sort in the order of preference.
+
+    Kueue's incremental dispatcher nominates workers by name, three at a time; the order in
+    MultiKueueConfig alone means nothing to it.
+    """
+    return f"w{position + 1:02d}-{cluster}"
+
+
+def kubeconfig_text(server: str, token_secret: Mapping[str, Any]) -> str | None:
+    """Return the kubeconfig of the account on a worker, None while its token is not made yet."""
+    data = token_secret.get("data") or {}
+    if "token" not in data:
+        return None
+    cluster = {"server": server}
+    if "ca.crt" in data:
+        cluster["certificate-authority-data"] = data["ca.crt"]
+    token = base64.b64decode(data["token"]).decode()
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "worker", "cluster": cluster}],
+            "users": [{"name": ACCOUNT, "user": {"token": token}}],
+            "contexts": [{"name": "worker", "context": {"cluster": "worker", "user": ACCOUNT}}],
+            "current-context": "worker",
+        }
+    )
+
+
+def manager_objects(workers: Mapping[str, str], version: ApiVersion) -> tuple[Object, ...]:
+    """Return what a manager knows its workers by.
+
+    Args:
+        workers: Name on the manager to the kubeconfig, in the order of preference.
+        version: Of Kueue's API.
+    """
+    made: list[Object] = []
+    for name, kubeconfig in workers.items():
+        encoded = base64.b64encode(kubeconfig.encode()).decode()
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {
+                    "name": secret_name(name),
+                    "namespace": NAMESPACE,
+                    "labels": _LABELS,
+                },
+                "data": {SECRET_KEY: encoded},
+            }
+        )
+        source: Object = {"kubeConfig": {"location": secret_name(name), "locationType": "Secret"}}
+        spec = source if version is ApiVersion.V1BETA1 else {"clusterSource": source}
+        made.append(_object(version, "MultiKueueCluster", name, spec))
+    made.append(_object(version, "MultiKueueConfig", CONFIG, {"clusters": list(workers)}))
+    parameters = {"apiGroup": GROUP, "kind": "MultiKueueConfig", "name": CONFIG}
+    spec = {"controllerName": MULTIKUEUE_CONTROLLER, "parameters": parameters}
+    made.append(_object(version, "AdmissionCheck", CHECK, spec))
+    return tuple(made)
+
+
+def secret_name(worker: str) -> str:
+    """Return the name of the Secret with a worker's kubeconfig."""
+    return f"gpuplane-{worker}"
+
+
+def stale_workers(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[str]:
+    """Return MultiKueueClusters that we made and that are workers no more."""
+    return sorted(
+        each["metadata"]["name"]
+        for each in found
+        if (each["metadata"].get("labels") or {}).get(MANAGED_LABEL) == MANAGED_VALUE
+        and each["metadata"]["name"] not in wanted
+    )
+
+
+def _object(version: ApiVersion, kind: str, name: str, spec: Object) -> Object:
+    return {
+        "apiVersion": version.group_version,
+        "kind": kind,
+        "metadata": {"name": name, "labels": _LABELS},
+        "spec": spec,
+    }

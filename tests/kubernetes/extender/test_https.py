@@ -48,4 +48,5 @@ def test_kube_scheduler_asks_over_https_and_renewed_certificates_are_served(
         wait_until(lambda: served_by(url) != before, "new connections see the new certificate")
         scheduling.make_pod("b", 2)
         wait_until(lambda: scheduling.gpus_of("b"), "it has its GPUs")
+    assert not set(scheduling.gpus_of("a")) & set(scheduling.gpus_of("b"))
     scheduling.api.close()

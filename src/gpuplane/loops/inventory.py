@@ -101,13 +101,25 @@ class InventoryLoop:
             self._stored_at[cluster_id] = now
         state = ClusterState.AVAILABLE if probe.reachable else ClusterState.NOT_AVAILABLE
         if backend.kind == clusters.KUBERNETES:
-            state = known.state
+            if known.notes != probe.notes:
+                await self._database.write(
+                    "clusters.note_looked_at",
+                    partial(_note_promises, cluster_id=cluster_id, notes=probe.notes, now=now),
+                )
+            return
         if (known.state, known.notes) != (state, probe.notes):
             await self._database.write(
                 "clusters.note_probe",
                 partial(_note, cluster_id=cluster_id, state=state, reason="", notes=probe.notes,
                         now=now),
             )  # fmt: skip
+
+
+def _note_promises(
+    session: WriteSession, cluster_id: ClusterId, notes: tuple[str, ...], now: int
+) -> None:
+    """Store what a registered cluster promises; its state is not this loop's, and stays."""
+    clusters.note_looked_at(session, cluster_id, {"notes": notes}, now)
 
 
 def store_nodes(

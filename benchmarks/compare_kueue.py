@@ -52,6 +52,7 @@ from gpuplane.kube.shapes import Condition, ObjectMeta
 from rig.rigs import RigPlan, running_rig
 
 NAMESPACE = "compared"
+UNTOLD = "?"
 FLAVORS = ("flavor-a", "flavor-b")
 QUIET_S = 0.7
 """Kueue has settled when nobody got or lost quota for so long and nothing is under way."""
@@ -135,9 +136,11 @@ class WorkloadShape(msgspec.Struct):
         return sum(each.count for each in rows if each.reason == "Preempted")
 
     def cause(self) -> str:
-        """Return why it was preempted last, in Kueue's word."""
+        """Return why it was preempted last in Kueue's word, `UNTOLD` once it is admitted again."""
         preempted = self.condition("Preempted")
-        return preempted.reason if preempted is not None else ""
+        # It is told anew once the workload has quota again.
+        is_told = preempted is not None and preempted.status == "True"
+        return preempted.reason if preempted is not None and is_told else UNTOLD
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,7 @@ class Comparison:
         )
         self._counted: dict[str, int] = {}
         self._out: set[str] = set()
+        self._behind: set[str] = set()
         self.report = Report()
 
     async def run(self) -> Report:
@@ -295,6 +299,9 @@ class Comparison:
         if act == "arrive":
             value = next(v for w, v in PRIORITY_VALUES.items() if w.value == job.split("-")[-2])
             self._items[plan.name][job] = (queue, gpus, value)
+            spec = next(each for each in plan.queues if each.name == queue)
+            if spec.queueing_strategy is QueueingStrategy.STRICT_FIFO:
+                self._behind.add(job)
             await self._client.create(job_object(job, queue, gpus), NAMESPACE)
         else:
             self._items[plan.name].pop(job, None)
@@ -318,10 +325,19 @@ class Comparison:
             shapes = self._workloads.items()
             is_whole = {shape.job for shape in shapes} == wanted
             is_quiet = time.monotonic() - since >= QUIET_S
-            if is_whole and is_quiet and all(shape.is_settled() for shape in shapes):
+            if is_whole and is_quiet and not any(map(self._is_under_way, shapes)):
                 return True
         self.report.unsettled += 1
         return False
+
+    def _is_under_way(self, shape: WorkloadShape) -> bool:
+        """Tell whether Kueue has not come to an end with a workload."""
+        if not shape.is_settled():
+            return True
+        reserved = shape.condition("QuotaReserved")
+        if reserved is None:
+            return shape.job not in self._behind
+        return not shape.holds() and "Pending the preemption" in reserved.message
 
     def _signature(self) -> frozenset[tuple[str, str, int]]:
         """Return who holds what, and how often each was evicted."""
@@ -391,7 +407,7 @@ class Comparison:
         report.borrowing += self._count_borrowing(plan, after)
         held_by_us = {state.items[uid].name: _flavor(h) for uid, h in state.holdings.items()}
         held_by_kueue = {after.items[uid].name: _flavor(h) for uid, h in after.holdings.items()}
-        if held_by_us == held_by_kueue and ours == theirs:
+        if held_by_us == held_by_kueue and _are_alike(ours, theirs):
             report.equal += 1
             return False
         report.differences.append(
@@ -428,6 +444,19 @@ class Comparison:
         return sum(
             amount > specs[queue].quotas[pair].nominal for (queue, pair), amount in used.items()
         )
+
+
+def _are_alike(ours: Counter[tuple[str, str]], theirs: Counter[tuple[str, str]]) -> bool:
+    """Tell whether the same workloads were evicted, for the same reasons where Kueue tells them."""
+    untold = {job for job, reason in theirs if reason == UNTOLD}
+
+    def plain(found: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+        told: Counter[tuple[str, str]] = Counter()
+        for (job, reason), count in found.items():
+            told[job, UNTOLD if job in untold else reason] += count
+        return told
+
+    return plain(ours) == plain(theirs)
 
 
 def _only(one: dict[str, str], other: dict[str, str]) -> list[tuple[str, str]]:

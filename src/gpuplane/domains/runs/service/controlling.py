@@ -11,7 +11,9 @@ from gpuplane.core.runs.checking import find_plan_faults
 from gpuplane.core.runs.plans import OnFailure, RunPlan
 from gpuplane.core.runs.reviving import (
     AGAIN,
+    failed_needs,
     failed_steps,
+    goes_on_without,
     lies_in_satisfied,
     plan_fork,
     revival_refusal,
@@ -168,9 +170,16 @@ def _revive(session: WriteSession, board: Board, roots: list[int], now: int, act
     if run.deadline_at is not None and run.deadline_at <= now:
         raise RunInTheWay("Its deadline has passed.", fix="Start it anew with another deadline.")
     for seq in roots:
-        parent = board.steps[seq].parent
-        if parent and not board.steps[parent].is_over and not board.steps[parent].kids_left:
-            raise RunInTheWay("Its parent goes on already.", fix="Wait for the run's end.")
+        if goes_on_without(board, seq):
+            raise RunInTheWay(
+                "The step that it is part of goes on already.", fix="Wait for the run's end."
+            )
+        lacking = failed_needs(board, seq, roots)
+        if lacking:
+            raise RunInTheWay(
+                f"{board.steps[seq].key} needs {', '.join(lacking)}, which did not complete.",
+                fix="Retry that one, or rerun the run from its failure.",
+            )
     was_over = run.is_over
     revive(board, roots, now)
     if was_over:

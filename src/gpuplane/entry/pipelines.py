@@ -19,6 +19,7 @@ from gpuplane.domains.pipelines.service import Catalogue, Channels
 from gpuplane.domains.pipelines.steps import JobAsk, StepTools
 from gpuplane.entry.settings import PipelineSettings, SettingsError
 from gpuplane.kit.problems import refused_fields
+from gpuplane.kit.yaml_texts import PlainLoader
 
 MAIL_TIMEOUT_S = 20
 CATALOGUE_FIELDS = frozenset({"components", "models", "services", "channels"})
@@ -86,7 +87,8 @@ def load_catalogue(path: str) -> Catalogue:
         return Catalogue()
     try:
         text = Path(path).read_text()
-        found = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        is_json = path.endswith(".json")
+        found = json.loads(text) if is_json else yaml.load(text, Loader=PlainLoader)  # a safe one
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"GPUPLANE_PIPELINES_CATALOGUE {path!r}: {error}.") from error
     if not isinstance(found, dict) or set(found) - CATALOGUE_FIELDS:

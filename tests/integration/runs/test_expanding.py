@@ -12,6 +12,7 @@ from gpuplane.core.runs.plans import (
     Expanding,
     Failed,
     Join,
+    Limit,
     OnFailure,
     Retry,
     StepCall,
@@ -239,14 +240,15 @@ async def test_a_step_without_children_goes_on_at_once(world: World, stage: Stag
         ([a_step("l/0", "l/1"), a_step("l/1", "l/0")], "wait for one another"),
         ([a_step("l/0", "l/0")], "needs itself"),
         ([a_step(f"l/{n}") for n in range(20_000)], "10000"),
+        ([a_step("l/0", limit=Limit("held", 9))], "l/0: The step around it holds a place"),
     ],
-    ids=["key", "cycle", "self", "too many"],
+    ids=["key", "cycle", "self", "too many", "limit"],
 )
 async def test_children_that_cannot_be_run_fail_their_step_with_the_place(
     world: World, stage: Stage, children: list[StepPlan], place: str
 ) -> None:
     stage.answer("loop", expander(lambda call: tuple(children)))
     await world.work()
-    run = await world.over(a_plan(a_step("l", handler="loop")))
+    run = await world.over(a_plan(a_step("l", handler="loop", limit=Limit("held", 9))))
     assert (run.status, run.error) == ("failed", "BadChildren")
     assert place in run.message

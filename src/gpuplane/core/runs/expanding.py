@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpuplane.core.lifecycle.runs import SATISFIED, StepStatus
 from gpuplane.core.runs.boards import Board, Step, link_steps, new_step
-from gpuplane.core.runs.checking import find_step_faults
+from gpuplane.core.runs.checking import MAX_FAULTS, PlanFault, find_step_faults
 from gpuplane.core.runs.plans import Expanding, Failed, Join, StepPlan
 from gpuplane.core.runs.reviving import reset_step, settle_step
 
@@ -21,6 +21,7 @@ def apply_expansion(board: Board, step: Step, answer: Expanding, now: int) -> Fa
     earlier = board.children_of(step.seq) if step.attempt > 1 or step.generation else []
     room = rules.steps - run.step_count + len(earlier)
     faults = find_step_faults(answer.children, rules, parent=step.key, room=room)
+    faults = faults or _limit_faults(board, step, answer.children)
     if faults:
         told = " ".join(f"{fault.place}: {fault.reason} {fault.fix}".strip() for fault in faults)
         return Failed("BadChildren", told, is_final=True)
@@ -60,6 +61,21 @@ def apply_expansion(board: Board, step: Step, answer: Expanding, now: int) -> Fa
     run.step_count += len(children)
     step.kids_left, step.kids_done = len(children), 0
     return None
+
+
+def _limit_faults(board: Board, step: Step, children: Sequence[StepPlan]) -> list[PlanFault]:
+    """Return the children that would wait for a place that is kept until they are over."""
+    held = set()
+    around: Step | None = step
+    while around is not None:
+        if around.spec.limit is not None:
+            held.add(around.spec.limit.key)
+        around = board.at(around.parent) if around.parent else None
+    return [
+        PlanFault(child.key, f"The step around it holds a place under {child.limit.key!r}.")
+        for child in children
+        if child.limit is not None and child.limit.key in held
+    ][:MAX_FAULTS]
 
 
 def _are_same(earlier: Sequence[Step], wanted: Sequence[StepPlan]) -> bool:

@@ -31,6 +31,7 @@ from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPoli
 from gpuplane.domains.runs.service.settling import settle
 from gpuplane.domains.runs.service.starting import (
     LIMITED_MESSAGE,
+    count_room,
     hold_if_limited,
     new_run,
     refuse_faults,
@@ -141,7 +142,7 @@ def retry_step(
         raise RunInTheWay(
             "The step that it is part of ended well without it.", fix="Fork the run to repeat it."
         )
-    return _revive(session, board, [step.seq], now, actor)
+    return _revive(session, board, [step.seq], now, actor, policy)
 
 
 def rerun_from_failure(
@@ -159,10 +160,12 @@ def rerun_from_failure(
         raise RunInTheWay(_state_of(board), fix="Wait for its end, or retry one step.")
     if not roots:
         raise RunInTheWay(_state_of(board), fix="Nothing in it failed.")
-    return _revive(session, board, roots, now, actor)
+    return _revive(session, board, roots, now, actor, policy)
 
 
-def _revive(session: WriteSession, board: Board, roots: list[int], now: int, actor: str) -> RunView:
+def _revive(
+    session: WriteSession, board: Board, roots: list[int], now: int, actor: str, policy: RunPolicy
+) -> RunView:
     run = board.run
     refusal = revival_refusal(run)
     if refusal:
@@ -181,6 +184,8 @@ def _revive(session: WriteSession, board: Board, roots: list[int], now: int, act
                 fix="Retry that one, or rerun the run from its failure.",
             )
     was_over = run.is_over
+    if was_over:
+        refuse_too_many(count_room(session, run.project_id, policy), policy)
     revive(board, roots, now)
     if was_over:
         _tell(board, "run.reopened")
@@ -244,8 +249,8 @@ def fork_run(
         created_by=actor,
     )
     refuse_faults(find_plan_faults(plan, policy.rules))
+    refuse_too_many(count_room(session, plan.project_id, policy), policy)
     run = new_run(plan, now)
-    refuse_too_many(session, plan.project_id, run.id, policy)
     steps = [new_step(run.id, place, spec) for place, spec in enumerate(plan.steps, 1)]
     link_steps(steps, now)
     kept = {each.key: each for each in taken_over(board, start.seq)}

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import httpx2
 import yaml
+from sqlalchemy import text
 
+from gpuplane.domains.pipelines import service as pipelines
 from gpuplane.kit.access import Role
 from tests.integration.pipelines.worlds import World, a_pipeline, a_step
 
@@ -156,3 +158,23 @@ async def test_the_fields_of_a_job_are_checked_when_the_pipeline_is_saved(world:
         "spec.steps[1].config.spec.image",
         "spec.steps[2].config.spec.env",
     }
+
+
+async def test_the_proof_names_versions_that_changed_and_rows_that_cannot_be_read(
+    any_world: World,
+) -> None:
+    trigger = {"type": "scheduled", "cron": "0 2 * * *"}
+    saved = await any_world.save(a_pipeline(a_step("a"), triggers=[trigger]))
+    database = any_world.control.database
+    assert await database.read(pipelines.check) == []
+    pipeline_id = saved["pipeline"]["id"]
+    (found,) = (await any_world.get(f"/pipelines/{pipeline_id}"))["triggers"]
+    for statement in (
+        "UPDATE pipelines_versions SET document = replace(document, 'transform', 'function')",
+        "UPDATE pipelines_triggers SET spec = '{\"cut'",
+    ):
+        await database.write("tests.break", lambda s, t=statement: s.execute(text(t)))
+    assert await database.read(pipelines.check) == [
+        f"Version 1 of pipeline {pipeline_id} is not what was saved.",
+        f"Trigger {found['id']} has spec that cannot be read.",
+    ]

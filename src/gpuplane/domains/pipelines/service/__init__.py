@@ -10,6 +10,7 @@ from gpuplane.domains.pipelines.rules import (
     Version,
     diff_documents,
 )
+from gpuplane.domains.pipelines.service.checking import check
 from gpuplane.domains.pipelines.service.firing import (
     TRIGGERS,
     Fired,
@@ -63,6 +64,7 @@ __all__ = [
     "TriggerRecord",
     "Version",
     "archive_pipeline",
+    "check",
     "delete_pipeline",
     "diff_documents",
     "diff_versions",

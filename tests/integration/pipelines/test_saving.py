@@ -36,8 +36,11 @@ async def test_only_a_change_makes_a_version_and_a_rollback_is_one_too(any_world
     ]  # fmt: skip
     assert (await any_world.get(path))["document"] == first
     assert (await any_world.get(f"{path}/versions/2"))["document"] == second
-    run = await any_world.post(f"{path}/runs", {"version": 2}, 202)
-    assert (await any_world.ended(run["id"])).output("a") == {"result": 2}
+    for version, result in ((2, 2), (3, 1), (2, 2), (1, 1)):
+        run = await any_world.post(f"{path}/runs", {"version": version}, 202)
+        assert (await any_world.ended(run["id"])).output("a") == {"result": result}
+    gone = await any_world.http.post(f"/api/v1{path}/runs", json={"version": 4})
+    assert (gone.status_code, gone.json()["field"]) == (404, "version")
 
 
 async def test_somebody_who_changes_an_older_version_is_told(world: World) -> None:

@@ -336,6 +336,7 @@ async def call_webhook(call: CallDep, request: Request, trigger_id: UUID) -> Fir
     headers.pop("gpuplane-signature", None)
     names = {"body": json.loads(raw) if raw else None, "headers": headers}
     policy = call.port("run_policy", runs.RunPolicy)
+    await call.read(lambda s: service.prepare(s, found.pipeline_id))
     return await call.write(
         "pipelines.webhook",
         lambda s: service.fire(
@@ -467,6 +468,7 @@ async def _start(call: Call, pipeline_id: UUID, body: RunIn | None) -> RunOut:
         )
         return service.start(session, record, wanted, policy, call.now)
 
+    await call.read(lambda s: service.prepare(s, pipeline_id, asked.version))
     return await call.write("pipelines.start_run", unit, run_out, 202)
 
 

@@ -157,6 +157,15 @@ def find_version(session: ReadSession, pipeline_id: UUID, number: int) -> Versio
     return None if row is None else _version(row)
 
 
+def find_digest(session: ReadSession, pipeline_id: UUID, number: int) -> str | None:
+    """Return the digest of a version's document, or None if there is no such version."""
+    query = select(versions.c.digest).where(
+        versions.c.pipeline_id == pipeline_id, versions.c.number == number
+    )
+    found: str | None = session.scalar(query)
+    return found
+
+
 def list_versions(session: ReadSession, pipeline_id: UUID, page: PageRequest) -> Page[Version]:
     """Return one page of a pipeline's versions, newest first."""
     query = select(versions).where(versions.c.pipeline_id == pipeline_id)

@@ -3,6 +3,8 @@
 One leased process looks; that each firing happens once does not rest on the lease but on its row.
 """
 
+from functools import partial
+
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import WriteSession
@@ -80,6 +82,7 @@ class TriggersLoop:
                 "pipelines.follow", lambda s: service.follow(s, self._policy, now)
             )
         for trigger in due:
+            await self._database.read(partial(service.prepare, pipeline_id=trigger.pipeline_id))
             await self._fire(trigger, now)
         await self._prune(now)
         return more or len(due) == BATCH

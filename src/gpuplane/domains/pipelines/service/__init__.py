@@ -30,6 +30,7 @@ from gpuplane.domains.pipelines.service.running import (
     find_use,
     keep_log,
     list_logs,
+    prepare,
     start,
 )
 from gpuplane.domains.pipelines.service.saving import (
@@ -85,6 +86,7 @@ __all__ = [
     "list_triggers",
     "list_versions",
     "next_due",
+    "prepare",
     "prune",
     "restore_pipeline",
     "rollback",

@@ -1,6 +1,7 @@
 """Puts together what steps of pipelines work with: catalogue, channels, mail, jobs' bodies."""
 
 import email.message
+import email.utils
 import json
 import smtplib
 import ssl
@@ -104,8 +105,11 @@ def load_catalogue(path: str) -> Catalogue:
     )
 
 
-def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], None] | None:
+def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], int] | None:
     """Return what sends a mail by the server of a URL, None without one.
+
+    What is sent returns how many recipients the server took it for; it raises OSError where the
+    server took it for nobody, and ValueError for recipients that are no addresses.
 
     Raises:
         SettingsError: If the URL is none of a mail server.
@@ -120,8 +124,10 @@ def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], 
     port = parts.port or {"smtps": 465, "smtp+starttls": 587}.get(parts.scheme, 25)
     host, user, password = parts.hostname, parts.username, parts.password
 
-    def send(recipients: tuple[str, ...], subject: str, text: str) -> None:
+    def send(recipients: tuple[str, ...], subject: str, text: str) -> int:
         message = email.message.EmailMessage()
+        message["Date"] = email.utils.formatdate()
+        message["Message-ID"] = email.utils.make_msgid(domain="gpuplane.invalid")
         message["From"], message["To"] = sender, ", ".join(recipients)
         message["Subject"] = " ".join(subject.split())
         message.set_content(text)
@@ -138,7 +144,7 @@ def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], 
             if user:
                 server.login(unquote(user), unquote(password or ""))
             try:
-                server.send_message(message)
+                return len(recipients) - len(server.send_message(message))
             except smtplib.SMTPException as error:
                 raise OSError(f"the mail server refused: {error}") from error
 

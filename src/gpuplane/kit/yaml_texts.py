@@ -159,5 +159,5 @@ def _key(key: Any) -> str:
 def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    place = f" (line {mark.line + 1})" if mark is not None else ""
+    place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
     return f"It is no YAML: {problem}{place}."

@@ -12,8 +12,8 @@ import pytest
 from gpuplane.domains.pipelines.documents import (
     check_pipeline,
     dump_yaml,
+    read_documents,
     read_pipeline,
-    read_text,
 )
 from gpuplane.domains.pipelines.documents.compiling import compile_steps
 from gpuplane.domains.pipelines.documents.cron import fires_between, next_fire
@@ -55,10 +55,10 @@ def test_the_specifications_example_is_read_as_it_stands() -> None:
 
 
 def test_a_key_given_twice_is_refused_with_its_place() -> None:
-    with pytest.raises(BadPipeline, match="line 3, column 1: the key 'spec' stands twice, first"):
-        read_text("kind: Pipeline\nspec: {steps: []}\nspec: {}\n")
+    with pytest.raises(BadPipeline, match=r"the key 'spec' stands twice, first.*line 3, column 1"):
+        read_documents("kind: Pipeline\nspec: {steps: []}\nspec: {}\n")
     with pytest.raises(BadPipeline, match="the key 'steps' stands twice"):
-        read_text('{"steps": [], "steps": [1]}')
+        read_documents('{"steps": [], "steps": [1]}')
 
 
 def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
@@ -230,17 +230,17 @@ def test_containers_nested_too_deeply_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a: [", "&a [*a, *a]", "\t- x", "a: &x 1\nb: *x", "!!python/object:os.system {}"],
+    ["a: [", "&a [*a, *a]", "\t- x", "!!python/object:os.system {}"],
 )
 def test_text_that_is_no_plain_yaml_is_refused(text: str) -> None:
     with pytest.raises(BadPipeline) as caught:
-        read_text(text)
-    assert "YAML" in caught.value.detail
+        read_documents(text)
+    assert caught.value.fix == "Check the indentation and the quotes."
 
 
 def test_a_document_survives_yaml() -> None:
-    document = read_text((EXAMPLES / "hello.yaml").read_text())
-    assert read_text(dump_yaml(document)) == document
+    (document,) = read_documents((EXAMPLES / "hello.yaml").read_text())
+    assert read_documents(dump_yaml(document)) == [document]
     check_pipeline(read_pipeline(document))
 
 

@@ -21,7 +21,7 @@ from gpuplane.domains.pipelines.documents.models import (
 from gpuplane.domains.pipelines.errors import BadPipeline, PipelineTooLarge
 from gpuplane.kit.errors import FieldError
 from gpuplane.kit.problems import refused_fields
-from gpuplane.kit.yaml_texts import PlainLoader
+from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 
 MAX_ERRORS = 100
 """Mistakes that are told at once."""
@@ -36,8 +36,8 @@ _STEP_STATE = frozenset(
 """What the specification's rows say of a run; a document has no use for it."""
 
 
-def read_text(text: str) -> Any:
-    """Return the JSON value that a YAML or JSON text holds.
+def read_documents(text: str) -> list[Any]:
+    """Return the JSON values that a YAML or JSON text holds, one for each document.
 
     Raises:
         PipelineTooLarge: If the text is too long.
@@ -49,24 +49,9 @@ def read_text(text: str) -> Any:
             fix="Put data into a bucket and refer to it.",
         )
     try:
-        return yaml.load(text, Loader=_Loader)  # a safe loader without aliases
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or type(error).__name__
-        raise BadPipeline(
-            f"The text is no YAML{where}: {reason}.", fix="Check the indentation and the quotes."
-        ) from error
-
-
-class _Loader(PlainLoader):
-    """YAML without aliases: a page of them can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # yaml's own
-            raise yaml.composer.ComposerError(None, None, "aliases are not taken", event.start_mark)
-        return super().compose_node(parent, index)
+        return load_documents(text)
+    except UnreadableYaml as error:
+        raise BadPipeline(str(error), fix="Check the indentation and the quotes.") from error
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:

@@ -261,9 +261,13 @@ def next_due(session: ReadSession) -> int | None:
     return None if found is None else int(found)
 
 
-def list_upstream(session: ReadSession, project_id: UUID, name: str) -> list[TriggerRecord]:
-    """Return the triggers that wait for runs of a pipeline."""
-    query = select(triggers).where(triggers.c.project_id == project_id, triggers.c.upstream == name)
+def list_upstream(
+    session: ReadSession, project_id: UUID, names: Sequence[str]
+) -> list[TriggerRecord]:
+    """Return the triggers of a project that wait for runs of a pipeline of one of these names."""
+    query = select(triggers).where(
+        triggers.c.project_id == project_id, triggers.c.upstream.in_(names)
+    )
     return [_trigger(row) for row in session.rows(query)]
 
 

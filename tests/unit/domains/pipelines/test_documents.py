@@ -54,6 +54,17 @@ def test_the_specifications_example_is_read_as_it_stands() -> None:
     assert plans["step-1"].retry.attempts == 4
 
 
+def test_a_mistake_in_a_trigger_is_named_where_it_stands() -> None:
+    found = mistakes(
+        a_document(a_step("a"), triggers=[{"type": "scheduled", "cron": ""},
+                                          {"type": "event", "folder": {"pattern": "*"}},
+                                          {"type": "pipeline"}])
+    )  # fmt: skip
+    assert list(found) == [
+        "spec.triggers[0].cron", "spec.triggers[1].folder.path", "spec.triggers[2].pipeline",
+    ]  # fmt: skip
+
+
 def test_a_key_given_twice_is_refused_with_its_place() -> None:
     with pytest.raises(BadPipeline, match=r"the key 'spec' stands twice, first.*line 3, column 1"):
         read_documents("kind: Pipeline\nspec: {steps: []}\nspec: {}\n")

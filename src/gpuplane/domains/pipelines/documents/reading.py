@@ -3,7 +3,9 @@
 Every mistake of form is found in one pass, with its path, the reason and the fix.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -30,6 +32,7 @@ _SPEC_FIELDS = frozenset(
     " triggered_by_pipeline_id timeout_seconds deadline status current_step_id created_at"
     " started_at completed_at template_id parameters steps".split()
 )
+_TRIGGER_TYPE = re.compile(r"^(spec\.triggers\[\d+\])\.(?:scheduled|event|pipeline)(?=\.|$)")
 _STEP_STATE = frozenset(
     "pipeline_id job_id outputs status error_message started_at completed_at".split()
 )
@@ -174,7 +177,11 @@ def _field_errors(error: ValidationError, model: type) -> list[FieldError]:
     refused = refused_fields(error.errors(include_url=False), model)
     seen: dict[str, FieldError] = {}
     for one in refused.errors:
-        seen.setdefault(one.field, one)  # one mistake, however many kinds a field might have had
+        # A trigger's type, by which its fields were chosen, is no part of where they stand.
+        found = replace(one, field=_TRIGGER_TYPE.sub(r"\1", one.field))
+        seen.setdefault(
+            found.field, found
+        )  # one mistake, however many kinds a field might have had
     return list(seen.values())
 
 

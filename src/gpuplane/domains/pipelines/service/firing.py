@@ -193,6 +193,11 @@ def parameters_of(trigger: TriggerRecord) -> dict[str, Any]:
     return dict(part.get("parameters") or {})
 
 
+def list_waiting(session: ReadSession, run: Run) -> list[TriggerRecord]:
+    """Return the triggers that wait for runs of a run's pipeline, by its name or its id."""
+    return repository.list_upstream(session, run.project_id, [run.name, str(run.source_id)])
+
+
 def fire_for_run(
     session: WriteSession, run: Run, outputs: Any, policy: RunPolicy, now: int
 ) -> Sequence[Fired]:
@@ -210,7 +215,7 @@ def fire_for_run(
             policy,
             now,
         )
-        for trigger in repository.list_upstream(session, run.project_id, run.name)
+        for trigger in list_waiting(session, run)
         if str(run.status) in trigger.spec["statuses"]
     ]
 

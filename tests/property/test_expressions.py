@@ -78,7 +78,32 @@ LISTS = st.one_of(
     st.sampled_from(["l", "l.map(x, x * a)", "l.filter(x, x != 2)", "l.map(x, x > 1, x + 1)"]),
     st.sampled_from(["l + [4]", "[a, s, m]", "s.split('-')", "[l, [a]]", "m.y", "{'k': l}"]),
 )
-EXPRESSIONS = st.one_of(INTS, TEXTS, TRUTHS, LISTS)
+ZONES = st.sampled_from(["", "'UTC'", "'+02:00'", "'-09:30'", "'5:45'", "'America/New_York'"])
+INSTANTS = st.integers(-2_177_452_800_000, 4_102_444_800_000).map(
+    lambda ms: f"(timestamp('1970-01-01T00:00:00Z') + duration('{ms}ms'))"
+)
+DURATIONS = st.integers(-(10**9), 10**9).map(
+    lambda ms: f"duration('{'-' * (ms < 0)}{abs(ms) // 1000}s{abs(ms) % 1000}ms')"
+)
+FIELDS = ("getFullYear getMonth getDate getDayOfMonth getDayOfWeek getDayOfYear getHours "
+          "getMinutes getSeconds getMilliseconds").split()  # fmt: skip
+TIMES = st.one_of(
+    st.tuples(INSTANTS, st.sampled_from(FIELDS), ZONES).map(lambda x: f"{x[0]}.{x[1]}({x[2]})"),
+    st.tuples(DURATIONS, st.sampled_from(FIELDS[-4:])).map(lambda x: f"{x[0]}.{x[1]}()"),
+)
+BYTES = st.recursive(
+    st.one_of(
+        st.binary(max_size=4).map(lambda raw: "b'" + "".join(f"\\x{one:02x}" for one in raw) + "'"),
+        st.sampled_from([r"b'a\303\277'", "b'é'", r"rb'\x'", "bytes(s)", r"b'\n'"]),
+    ),
+    lambda inner: _binary(inner, "+"),
+    max_leaves=3,
+)
+BINARY = st.one_of(
+    _binary(BYTES, "== != < <= > >="), BYTES.map("size({})".format), BYTES.map("string({})".format),
+    st.sampled_from(["int(uint(3))", "uint(-1)", "int(uint('7'))", "int(3u)", "b'a' == 'a'"]),
+)  # fmt: skip
+EXPRESSIONS = st.one_of(INTS, TEXTS, TRUTHS, LISTS, TIMES, BINARY)
 
 
 def _reference(source: str) -> tuple[bool, Any]:
@@ -106,7 +131,9 @@ def test_whatever_the_reference_evaluates_is_the_same_here(source: str) -> None:
 FAULTS = st.recursive(
     st.sampled_from(
         ["m.q", "l[9]", "a / (m.x - 1)", "a % 0", "s + 1", "-s", "m.x.y", "!a", "size(a)", "s < 1",
-         "int('x')", "m['q'].r", "l.map(x, x.y)", "[1] + 2", "9223372036854775807+a", "{'k': m.q}"]
+         "int('x')", "string(b'\\xff')", "uint(-1)", "duration('1s').getFullYear()", "b'a' + 'a'",
+         "timestamp('2026-01-01T00:00:00Z').getDate('x')", "b'a' < 'a'",
+         "m['q'].r", "l.map(x, x.y)", "[1] + 2", "9223372036854775807+a", "{'k': m.q}"]
     ),
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from(["+", "=="]), INTS).map(" ".join).map("({})".format),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.domains.pipelines.documents import Pipeline, check_pipeline, read_pipeline
-from gpuplane.domains.pipelines.documents.compiling import Starting, compile_run
+from gpuplane.domains.pipelines.documents.compiling import Starting, compile_pipeline, plan_run
 from gpuplane.domains.pipelines.documents.parameters import resolve_parameters
 from gpuplane.domains.pipelines.expressions import ExpressionError, PlacedError
 from gpuplane.kit.errors import ProductError
@@ -121,7 +121,10 @@ def test_a_spoiled_document_is_read_or_refused_with_reasons(document: Any) -> No
                         params={}, now=0, started_by="me")  # fmt: skip
     try:
         parameters = resolve_parameters(pipeline.spec, {})
-        plan = compile_run(pipeline, replace_params(starting, parameters))
+        plan = plan_run(
+            pipeline.name, pipeline.spec, compile_pipeline(pipeline),
+            replace_params(starting, parameters),
+        )  # fmt: skip
     except (ProductError, PlacedError, ExpressionError):
         return
     keys = [step.key for step in plan.steps]

@@ -37,7 +37,15 @@ from gpuplane.core.runs.plans import (
     StepPlan,
     Undo,
 )
-from gpuplane.core.runs.reviving import failed_steps, revival_refusal, revive
+from gpuplane.core.runs.reviving import (
+    AGAIN,
+    failed_needs,
+    failed_steps,
+    goes_on_without,
+    lies_in_satisfied,
+    revival_refusal,
+    revive,
+)
 from gpuplane.core.runs.stopping import stop_run
 
 RUN_ID = UUID("01900000-0000-7000-8000-000000000000")
@@ -56,6 +64,8 @@ class Machine:
     waits: int = 0
     began: list[str] = field(default_factory=list)
     completed: dict[str, int] = field(default_factory=dict)
+    expanded: dict[str, Expanding] = field(default_factory=dict)
+    same_again: float = 0.6
 
     @property
     def run(self) -> Run:
@@ -123,9 +133,14 @@ class Machine:
         if kind < 0.4 and self.waits < 20:
             self.waits += 1
             return Awaiting(f"key-{self.waits}", until=self.now + self.chance.randrange(1, 100))
-        if kind < 0.55 and self.expansions < 6 and not step.undo_of and not step.join:
-            self.expansions += 1
-            return self.expand(step)
+        if not step.undo_of and not step.join:
+            earlier = self.expanded.get(step.key)
+            if earlier is not None and self.chance.random() < self.same_again:
+                return earlier
+            if kind < 0.55 and self.expansions < 6:
+                self.expansions += 1
+                self.expanded[step.key] = self.expand(step)
+                return self.expanded[step.key]
         others = [each.key for each in self.board.steps.values() if each.parent == step.parent]
         skip = tuple(self.chance.sample(others, 1)) if self.chance.random() < 0.1 else ()
         return Completed(skip=tuple(key for key in skip if key != step.key))
@@ -241,6 +256,46 @@ def test_a_run_that_failed_can_be_rerun_until_it_ends_otherwise(seed: int, count
         assert find_run_faults(machine.run, machine.board.steps) == []
         for seq, ended_at in done.items():
             assert machine.board.steps[seq].ended_at == ended_at
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 6))
+def test_steps_that_expand_again_complete_no_child_twice(seed: int, count: int) -> None:
+    machine = a_machine(random.Random(seed), count)
+    machine.same_again = 1
+    for _ in range(4):
+        carry_on(machine)
+        roots = failed_steps(machine.board)
+        if not roots or revival_refusal(machine.run):
+            break
+        revive(machine.board, roots, machine.now)
+    by_seq: dict[str, int] = {}
+    for name, times in machine.completed.items():
+        number = name.partition("#")[0]
+        by_seq[number] = by_seq.get(number, 0) + times
+    assert set(by_seq.values()) <= {1}
+    keys = [step.key for step in machine.board.steps.values()]
+    assert len(set(keys)) == len(keys)
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 9), turns=st.integers(0, 60))
+def test_one_step_that_is_retried_at_any_moment_lets_its_run_end(
+    seed: int, count: int, turns: int
+) -> None:
+    machine = a_machine(random.Random(seed), count)
+    machine.run.on_failure = OnFailure.CONTINUE
+    for _ in range(turns):
+        if not machine.run.is_over:
+            machine.turn()
+    board = machine.board
+    again = [
+        step for step in board.whole()
+        if step.status in AGAIN and not step.undo_of and not lies_in_satisfied(board, step)
+        and not goes_on_without(board, step.seq) and not failed_needs(board, step.seq, ())
+    ]  # fmt: skip
+    if again and not revival_refusal(machine.run):
+        revive(board, [machine.chance.choice(again).seq], machine.now)
+        assert find_run_faults(machine.run, board.steps) == []
+    carry_on(machine)
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 8))

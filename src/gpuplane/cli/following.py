@@ -191,24 +191,12 @@ class Follower:
             self._wait_for_server()
 
     def _wait_for_server(self) -> None:
-        self._say("the control plane does not answer; the job goes on, waiting for it …")
-        end = time.monotonic() + AWAY_S
-        while True:
-            try:
-                self.job = Client().get(f"/jobs/{self.job['id']}")
-                self._client = Client()
-                self._say("the control plane is back")
-                return
-            except ApiError as error:
-                if error.exit_code != Exit.UNREACHABLE or time.monotonic() > end:
-                    raise
-            except Unreachable as error:
-                if time.monotonic() > end:
-                    raise Unreachable(
-                        f"The control plane has not come back within {AWAY_S:g} s.",
-                        fix=f"The job goes on: `gpuplane logs -f {self.job['name']}`.",
-                    ) from error
-            self._done.wait(0.2)
+        self._client, self.job = wait_for_server(
+            f"/jobs/{self.job['id']}",
+            self._say,
+            what="job",
+            fix=f"The job goes on: `gpuplane logs -f {self.job['name']}`.",
+        )
 
     def _watch(self) -> None:
         """Say why the job waits, whenever that changes, and where it became ready."""
@@ -225,6 +213,39 @@ class Follower:
                 self._say(line)
             said = line
         client.close()
+
+
+def wait_for_server(
+    path: str, say: Callable[[str], None], *, what: str, fix: str
+) -> tuple[Client, dict[str, Any]]:
+    """Return a client of the control plane that went away, and its answer, once it is back.
+
+    Args:
+        path: What is asked for; the address is looked up anew each time.
+        say: Told that it is waited for.
+        what: What goes on meanwhile, in one word.
+        fix: What to do where it does not come back.
+
+    Raises:
+        Unreachable: If it has not come back in time.
+    """
+    say(f"the control plane does not answer; the {what} goes on, waiting for it …")
+    end, pause = time.monotonic() + AWAY_S, threading.Event()
+    while True:
+        try:
+            client = Client()
+            found: dict[str, Any] = client.get(path)
+            say("the control plane is back")
+            return client, found
+        except ApiError as error:
+            if error.exit_code != Exit.UNREACHABLE or time.monotonic() > end:
+                raise
+        except Unreachable as error:
+            if time.monotonic() > end:
+                raise Unreachable(
+                    f"The control plane has not come back within {AWAY_S:g} s.", fix=fix
+                ) from error
+        pause.wait(0.2)
 
 
 def state_line(job: dict[str, Any]) -> str:

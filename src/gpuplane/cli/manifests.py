@@ -74,13 +74,17 @@ def read_documents(text: str, source: str, folder: Path, kinds: Sequence[str]) -
     """
     import yaml
 
+    from gpuplane.kit.yaml_texts import PlainLoader
+
     if len(text) > MAX_BYTES:
         raise CliError(f"{source} is longer than {MAX_BYTES} bytes.", code=Exit.USAGE)
     found = []
-    loader = _loader(yaml)(text)
+    loader = None
     try:
+        loader = PlainLoader(text)
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None
             line = node.start_mark.line + 1
             value = loader.construct_document(node)
             if value is not None:
@@ -88,12 +92,13 @@ def read_documents(text: str, source: str, folder: Path, kinds: Sequence[str]) -
             if len(found) > MAX_DOCUMENTS:
                 raise CliError(f"{source} holds more than {MAX_DOCUMENTS} documents.",
                                code=Exit.USAGE)  # fmt: skip
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a number of too many digits is the latter
         raise _yaml_error(source, error) from error
     except RecursionError as error:
         raise CliError(f"{source} is nested too deeply.", code=Exit.USAGE) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     _refuse_doubles(found)
     return found
 
@@ -143,22 +148,6 @@ def _refuse_doubles(documents: Sequence[Document]) -> None:
             raise each.error(f"It stands there twice, first at {seen[key].place}.",
                              fix="Give one of them another name.")  # fmt: skip
         seen[key] = each
-
-
-def _loader(yaml: Any) -> Any:
-    """Return a safe loader that leaves instants as text and refuses a key that stands twice."""
-    from gpuplane.kit.yaml_texts import PlainLoader
-
-    class Loader(PlainLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of the parent
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for at, key in enumerate(keys):
-                if key in keys[:at]:
-                    mark, problem = node.value[at][0].start_mark, f"the key {key!r} stands twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, mark)
-            return dict(super().construct_mapping(node, deep))
-
-    return Loader
 
 
 def _yaml_error(source: str, error: Any) -> CliError:

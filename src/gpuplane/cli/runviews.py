@@ -5,10 +5,12 @@ Owns following a run to its end; what is data goes to standard output elsewhere.
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpuplane.cli.client import Client
+from gpuplane.cli.errors import ApiError, Exit, Unreachable
+from gpuplane.cli.following import wait_for_server
 from gpuplane.cli.output import note, paint_status
 from gpuplane.cli.words import duration_text, seconds_between
 
@@ -29,11 +31,81 @@ def load_steps(client: Client, run_id: str) -> list[dict[str, Any]]:
     return list(client.items(f"/runs/{run_id}/steps"))
 
 
-def follow_run(client: Client, run_id: str) -> dict[str, Any]:
-    """Return a run once it is over, drawing its steps meanwhile."""
-    if sys.stderr.isatty():
-        return _follow_live(client, run_id)
-    return _follow_lines(client, run_id)
+class RunFollower:
+    """Looks at one run until it is over; a server that went away is waited for meanwhile.
+
+    Attributes:
+        client: Who answered last: a server that came back may have another address.
+    """
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        """Follow a run by this client first."""
+        self.client, self._run_id = client, run_id
+
+    def follow(self) -> dict[str, Any]:
+        """Return the run once it is over, drawing its steps meanwhile."""
+        return self._follow_live() if sys.stderr.isatty() else self._follow_lines()
+
+    def _look(self, say: Callable[[str], None]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the run and its steps, which are no older than it."""
+        while True:
+            try:
+                run: dict[str, Any] = self.client.get(f"/runs/{self._run_id}")
+                return run, load_steps(self.client, self._run_id)
+            except ApiError as error:
+                if error.exit_code != Exit.UNREACHABLE:
+                    raise
+            except Unreachable:
+                pass
+            self.client, _ = wait_for_server(
+                f"/runs/{self._run_id}",
+                say,
+                what="run",
+                fix=f"The run goes on once it is back: `gpuplane pipelines show {self._run_id}`.",
+            )
+
+    def _follow_lines(self) -> dict[str, Any]:
+        """Follow a run where nothing can be drawn: a line for each step that ended."""
+        pause, told = threading.Event(), set[str]()
+        while True:
+            run, steps = self._look(note)
+            for row in steps:
+                if row["status"] in STEP_OVER and row["id"] not in told:
+                    told.add(row["id"])
+                    note(f"{row['key']} {row['status']}{_reason(row)}")
+            if run["status"] in OVER:
+                return run
+            pause.wait(LOOK_S)
+
+    def _follow_live(self) -> dict[str, Any]:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+        from rich.text import Text
+
+        console = Console(stderr=True)
+        progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        task = progress.add_task("steps")
+        pause = threading.Event()
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                run, steps = self._look(console.print)
+                done = sum(row["status"] in STEP_OVER for row in steps)
+                told = f"{run['name']} {run['status']}"
+                progress.update(task, total=len(steps), completed=done, description=told)
+                lines = list(draw_steps(_worth_showing(steps)))
+                live.update(Group(*map(Text.from_ansi, lines), progress), refresh=True)
+                if run["status"] in OVER:
+                    return run
+                pause.wait(LOOK_S if len(steps) <= SHOWN else LONG_LOOK_S)
 
 
 def draw_steps(steps: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -70,49 +142,8 @@ def _line(row: dict[str, Any], names: dict[int, str]) -> str:
     return "  ".join(parts)
 
 
-def _follow_lines(client: Client, run_id: str) -> dict[str, Any]:
-    """Follow a run where nothing can be drawn: a line for each step that ended."""
-    pause, told = threading.Event(), set[str]()
-    while True:
-        run: dict[str, Any] = client.get(f"/runs/{run_id}")
-        for row in load_steps(client, run_id):
-            if row["status"] in STEP_OVER and row["id"] not in told:
-                told.add(row["id"])
-                note(f"{row['key']} {row['status']}{_reason(row)}")
-        if run["status"] in OVER:
-            return run
-        pause.wait(LOOK_S)
-
-
 def _reason(row: dict[str, Any]) -> str:
     return f": {row['message']}" if row["status"] == "failed" and row["message"] else ""
-
-
-def _follow_live(client: Client, run_id: str) -> dict[str, Any]:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )
-    task = progress.add_task("steps")
-    pause = threading.Event()
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            run: dict[str, Any] = client.get(f"/runs/{run_id}")
-            steps = load_steps(client, run_id)
-            done = sum(row["status"] in STEP_OVER for row in steps)
-            progress.update(
-                task, total=len(steps), completed=done, description=f"{run['name']} {run['status']}"
-            )
-            lines = list(draw_steps(_worth_showing(steps)))
-            live.update(Group(*map(Text.from_ansi, lines), progress), refresh=True)
-            if run["status"] in OVER:
-                return run
-            pause.wait(LOOK_S if len(steps) <= SHOWN else LONG_LOOK_S)
 
 
 def _worth_showing(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

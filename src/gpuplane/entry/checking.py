@@ -5,6 +5,7 @@ from functools import partial
 
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.pipelines import service as pipelines
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.usage import service as usage
@@ -22,6 +23,7 @@ def checks_at(now: int) -> Checks:
         "every job that holds devices has one attempt, and nothing else holds any": jobs.check,
         "no device and no node is sold twice": placements.check,
         "every run that is not over has a way on and counts its own steps": runs.check,
+        "every version of a pipeline is what was saved": pipelines.check,
         "the intervals of every device tile": partial(usage.check, now=now),
     }
 

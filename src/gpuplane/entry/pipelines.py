@@ -1,6 +1,7 @@
 """Puts together what steps of pipelines work with: catalogue, channels, mail, jobs' bodies."""
 
 import email.message
+import email.utils
 import json
 import smtplib
 import ssl
@@ -19,6 +20,7 @@ from gpuplane.domains.pipelines.service import Catalogue, Channels
 from gpuplane.domains.pipelines.steps import JobAsk, StepTools
 from gpuplane.entry.settings import PipelineSettings, SettingsError
 from gpuplane.kit.problems import refused_fields
+from gpuplane.kit.yaml_texts import PlainLoader
 
 MAIL_TIMEOUT_S = 20
 CATALOGUE_FIELDS = frozenset({"components", "models", "services", "channels"})
@@ -86,7 +88,8 @@ def load_catalogue(path: str) -> Catalogue:
         return Catalogue()
     try:
         text = Path(path).read_text()
-        found = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        is_json = path.endswith(".json")
+        found = json.loads(text) if is_json else yaml.load(text, Loader=PlainLoader)  # a safe one
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"GPUPLANE_PIPELINES_CATALOGUE {path!r}: {error}.") from error
     if not isinstance(found, dict) or set(found) - CATALOGUE_FIELDS:
@@ -102,8 +105,11 @@ def load_catalogue(path: str) -> Catalogue:
     )
 
 
-def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], None] | None:
+def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], int] | None:
     """Return what sends a mail by the server of a URL, None without one.
+
+    What is sent returns how many recipients the server took it for; it raises OSError where the
+    server took it for nobody, and ValueError for recipients that are no addresses.
 
     Raises:
         SettingsError: If the URL is none of a mail server.
@@ -118,8 +124,10 @@ def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], 
     port = parts.port or {"smtps": 465, "smtp+starttls": 587}.get(parts.scheme, 25)
     host, user, password = parts.hostname, parts.username, parts.password
 
-    def send(recipients: tuple[str, ...], subject: str, text: str) -> None:
+    def send(recipients: tuple[str, ...], subject: str, text: str) -> int:
         message = email.message.EmailMessage()
+        message["Date"] = email.utils.formatdate()
+        message["Message-ID"] = email.utils.make_msgid(domain="gpuplane.invalid")
         message["From"], message["To"] = sender, ", ".join(recipients)
         message["Subject"] = " ".join(subject.split())
         message.set_content(text)
@@ -136,7 +144,7 @@ def make_sender(url: str, sender: str) -> Callable[[tuple[str, ...], str, str], 
             if user:
                 server.login(unquote(user), unquote(password or ""))
             try:
-                server.send_message(message)
+                return len(recipients) - len(server.send_message(message))
             except smtplib.SMTPException as error:
                 raise OSError(f"the mail server refused: {error}") from error
 

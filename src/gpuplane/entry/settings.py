@@ -117,7 +117,7 @@ class RunSettings:
     open_runs: int = setting(
         200_000,
         "runs per project that are not over",
-        "above 2,000 it is held to within 64",
+        "they are counted at each start, 60 ns each",
         within=(1, 100_000_000),
     )
     output_bytes: int = setting(

@@ -20,7 +20,28 @@ class UnreadableYaml(ValueError):
 
 
 class PlainLoader(yaml.SafeLoader):
-    """The safe loader, with instants left as text: a date of YAML has no place in JSON."""
+    """The safe loader, stricter: a key stands once, and instants are left as text.
+
+    A date of YAML has no place in JSON, and of two values under one key a reader keeps either.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return a mapping's outline; a ComposerError names the key that stands twice."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:  # before aliases are merged in, which may well be overridden
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            plain = key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+            value = key.value if plain else self.construct_object(key)
+            name = _key(value) if isinstance(value, str | int | float) else str(value)
+            if name in lines:
+                raise yaml.composer.ComposerError(
+                    None, None, f"the key {name!r} stands twice, first in line {lines[name]}",
+                    key.start_mark,
+                )  # fmt: skip
+            lines[name] = key.start_mark.line + 1
+        return node
 
 
 PlainLoader.yaml_implicit_resolvers = {
@@ -138,5 +159,5 @@ def _key(key: Any) -> str:
 def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    place = f" (line {mark.line + 1})" if mark is not None else ""
+    place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
     return f"It is no YAML: {problem}{place}."

@@ -6,6 +6,7 @@ the fix, and never repeats a secret.
 
 import base64
 import binascii
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import yaml
 
 from gpuplane.kit.clock import instant_from_datetime
 from gpuplane.kit.targets import literal_address
-from gpuplane.kit.yaml_texts import PlainLoader, UnreadableYaml, load_documents
+from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 from gpuplane.kube import pems
 from gpuplane.kube.credentials import Connection
 
@@ -108,8 +109,10 @@ def _load(text: str | bytes) -> Mapping[str, Any]:
     if not text.strip():
         raise BadKubeconfig("kubeconfig", "It is empty.", fix)
     try:
+        # Before the text is read, which knows of a key that stands twice by its line alone.
+        with contextlib.suppress(yaml.YAMLError, RecursionError):
+            _refuse_repeated_keys(text)
         documents = load_documents(text)
-        _refuse_repeated_keys(text)
     except UnreadableYaml as error:
         raise BadKubeconfig("kubeconfig", str(error), fix) from None
     if len(documents) != 1:
@@ -126,7 +129,7 @@ def _load(text: str | bytes) -> Mapping[str, Any]:
 
 def _refuse_repeated_keys(text: str) -> None:
     """Refuse a mapping that has a key twice, of which YAML readers take one or the other."""
-    loader = PlainLoader(text)
+    loader = yaml.SafeLoader(text)
     try:
         while loader.check_node():
             nodes: list[tuple[str, yaml.Node | None]] = [("", loader.get_node())]

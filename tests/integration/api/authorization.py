@@ -324,6 +324,7 @@ BODIES: dict[str, Body] = {
     "PUT /pipelines": _pipeline_body,
     "POST /pipelines/check": _pipeline_body,
     "POST /pipelines/import": _pipeline_text,
+    "POST /pipelines/import/check": _pipeline_text,
     "PUT /pipelines/{pipeline_id}": _changed_pipeline,
     "POST /runs/{run_id}/fork": lambda w, _: {"step": "a"},
     "POST /runs/{run_id}/events": lambda w, _: {"name": "go"},
@@ -384,6 +385,7 @@ QUERIES: dict[str, Callable[[World, Person], Awaitable[str]]] = {
             "PUT /pipelines",
             "POST /pipelines/check",
             "POST /pipelines/import",
+            "POST /pipelines/import/check",
         )
     },
     "GET /pipelines/{pipeline_id}/diff": _constant(lambda _: "?old=1&new=1"),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import httpx2
 import yaml
+from sqlalchemy import text
 
+from gpuplane.domains.pipelines import service as pipelines
 from gpuplane.kit.access import Role
 from tests.integration.pipelines.worlds import World, a_pipeline, a_step
 
@@ -34,8 +36,11 @@ async def test_only_a_change_makes_a_version_and_a_rollback_is_one_too(any_world
     ]  # fmt: skip
     assert (await any_world.get(path))["document"] == first
     assert (await any_world.get(f"{path}/versions/2"))["document"] == second
-    run = await any_world.post(f"{path}/runs", {"version": 2}, 202)
-    assert (await any_world.ended(run["id"])).output("a") == {"result": 2}
+    for version, result in ((2, 2), (3, 1), (2, 2), (1, 1)):
+        run = await any_world.post(f"{path}/runs", {"version": version}, 202)
+        assert (await any_world.ended(run["id"])).output("a") == {"result": result}
+    gone = await any_world.http.post(f"/api/v1{path}/runs", json={"version": 4})
+    assert (gone.status_code, gone.json()["field"]) == (404, "version")
 
 
 async def test_somebody_who_changes_an_older_version_is_told(world: World) -> None:
@@ -156,3 +161,23 @@ async def test_the_fields_of_a_job_are_checked_when_the_pipeline_is_saved(world:
         "spec.steps[1].config.spec.image",
         "spec.steps[2].config.spec.env",
     }
+
+
+async def test_the_proof_names_versions_that_changed_and_rows_that_cannot_be_read(
+    any_world: World,
+) -> None:
+    trigger = {"type": "scheduled", "cron": "0 2 * * *"}
+    saved = await any_world.save(a_pipeline(a_step("a"), triggers=[trigger]))
+    database = any_world.control.database
+    assert await database.read(pipelines.check) == []
+    pipeline_id = saved["pipeline"]["id"]
+    (found,) = (await any_world.get(f"/pipelines/{pipeline_id}"))["triggers"]
+    for statement in (
+        "UPDATE pipelines_versions SET document = replace(document, 'transform', 'function')",
+        "UPDATE pipelines_triggers SET spec = '{\"cut'",
+    ):
+        await database.write("tests.break", lambda s, t=statement: s.execute(text(t)))
+    assert await database.read(pipelines.check) == [
+        f"Version 1 of pipeline {pipeline_id} is not what was saved.",
+        f"Trigger {found['id']} has spec that cannot be read.",
+    ]

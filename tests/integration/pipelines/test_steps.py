@@ -38,6 +38,36 @@ async def test_a_jobs_outputs_reach_later_steps_and_only_it_makes_a_job(any_worl
     assert jobs[0]["id"] == ended.output("count")["job_id"]
 
 
+async def test_a_config_that_an_expression_made_wrong_is_told_with_its_place(world: World) -> None:
+    for over, told in (
+        ("{{ lists.range(20000) }}", "config: A loop has at most 10000"),
+        ("{{ null }}", "config: A loop has either over or range"),
+    ):
+        ended = await world.run(a_pipeline(a_step("l", "loop", over=over, steps=[a_step("x")])))
+        step = ended.steps["l"]
+        assert (step["error"], step["message"].startswith(told)) == ("InvalidConfig", True), step
+
+
+@pytest.mark.parametrize(
+    ("wrote", "told"),
+    [
+        ("open(path, 'w').write('{\"x\": \"' + 'a' * 5_000_000 + '\"}')", "bytes"),
+        ("open(path, 'wb').write(b'\\xff{')", "outputs.json"),
+        ("open(path, 'w').write('[1]')", "not a JSON object"),
+        ("os.symlink('/etc/passwd', path)", "cannot be read"),
+    ],
+    ids=["5 MB", "no JSON", "no object", "a link"],
+)
+async def test_outputs_of_a_job_that_cannot_be_taken_fail_its_step_with_the_reason(
+    world: World, wrote: str, told: str
+) -> None:
+    script = f"import os; path = os.environ['GPUPLANE_OUTPUTS']; {wrote}"
+    ended = await world.run(a_pipeline(a_job("bad", script)))
+    step = ended.steps["bad"]
+    assert (ended.status, step["error"]) == ("failed", "OutputsRefused"), ended.run
+    assert told in step["message"]
+
+
 async def test_the_logs_of_a_step_are_its_functions_or_its_jobs(world: World) -> None:
     ended = await world.run(
         a_pipeline(

@@ -233,6 +233,18 @@ async def test_the_end_of_a_run_starts_those_that_wait_for_it(any_world: World) 
     assert [(each["trigger"], each["params"]) for each in found] == [("pipeline", {"got": 3})]
 
 
+async def test_the_specifications_form_names_the_pipeline_that_is_waited_for_by_its_id(
+    world: World,
+) -> None:
+    first = await world.save(a_pipeline(a_step("a"), name="first"))
+    head = {"name": "second", "trigger_type": "PIPELINE",
+            "triggered_by_pipeline_id": first["pipeline"]["id"]}  # fmt: skip
+    await world.save({"pipeline": head, "steps": [a_step("b")]})
+    assert (await world.run(a_pipeline(a_step("a"), name="first"))).status == "completed"
+    found = await _until_runs(world, "second", 1)
+    assert [each["trigger"] for each in found] == ["pipeline"]
+
+
 async def test_a_firing_that_cannot_start_is_told_as_an_event(world: World) -> None:
     trigger = {"type": "scheduled", "cron": "0 * * * *"}
     await world.save(

@@ -84,6 +84,26 @@ async def test_a_loop_is_rerun_only_where_it_failed(world: World, stage: Stage) 
     assert [stage.keys().count(f"l/{n}") for n in range(3)] == [1, 2, 1]
 
 
+async def test_what_needs_another_failed_step_is_not_begun_until_that_is_retried(
+    world: World, stage: Stage
+) -> None:
+    stage.fails = {"x": 1, "y": 1}
+    await world.work()
+    plan = a_plan(
+        a_step("x", handler="do"), a_step("y", handler="do"), a_step("z", "x", "y", handler="do"),
+        on_failure=OnFailure.CONTINUE,
+    )  # fmt: skip
+    run = await world.over(plan)
+    with pytest.raises(Conflict, match="z needs x, y, which did not complete"):
+        await world.do(runs.retry_step, run.id, "z")
+    await world.do(runs.retry_step, run.id, "x")
+    run = await world.until(run.id, "partial")
+    assert await world.statuses(run.id) == {"x": "completed", "y": "failed", "z": "cancelled"}
+    await world.do(runs.retry_step, run.id, "y")
+    run = await world.until(run.id, "completed")
+    assert await world.statuses(run.id) == dict.fromkeys("xyz", "completed")
+
+
 async def test_a_completed_step_is_not_retried_and_a_compensated_run_not_rerun(
     world: World, stage: Stage
 ) -> None:

@@ -12,6 +12,7 @@ from gpuplane.core.runs.plans import (
     Expanding,
     Failed,
     Join,
+    Limit,
     OnFailure,
     Retry,
     StepCall,
@@ -137,18 +138,92 @@ async def test_children_of_children_see_outputs_of_what_their_parents_need(
     assert steps["l/1/y"].output == {"a": 1, "b": 2, "l/1/x": {"a": 1, "b": 2}}
 
 
-async def test_a_step_that_is_tried_again_forgets_its_children(world: World, stage: Stage) -> None:
-    stage.fails = {"l/1": 1}
+def _tried_again(join: Join = Join.ALL, count: int = 0) -> Callable[[StepCall], Answer]:
+    def answer(call: StepCall) -> Answer:
+        if call.state is None:
+            return Expanding(three(call), join, count, max_parallel=1, state=1)
+        done = sum(child.status == "completed" for child in call.children)
+        if done < (3 if join is Join.ALL else count):
+            return Failed("Some", "some failed")
+        return Completed([[child.key, child.status.value] for child in call.children])
 
-    def again(call: StepCall) -> Answer:
-        answer = expander(three)(call)
-        return Failed(answer.word, answer.message) if isinstance(answer, Failed) else answer
+    return answer
 
-    stage.answer("loop", again)
+
+async def test_a_step_that_is_tried_again_goes_on_with_what_completed_of_it(
+    any_world: World, any_stage: Stage
+) -> None:
+    any_stage.fails = {"l/1": 2}
+    any_stage.answer("loop", _tried_again())
+    await any_world.work()
+    step = a_step("l", handler="loop", retry=Retry(attempts=3, delay_ms=1))
+    run = await any_world.over(a_plan(step, on_failure=OnFailure.CONTINUE))
+    assert (run.status, run.step_count, run.left) == ("completed", 4, 0)
+    calls = [call for call in any_stage.calls if "/" in call.key]
+    assert sorted(call.key for call in calls) == ["l/0", "l/1", "l/1", "l/1", "l/2"]
+    assert len({call.idempotency_key for call in calls}) == 5  # what failed is asked for anew
+    assert (await any_world.steps(run.id))["l"].attempt == 3
+
+
+async def test_a_join_of_some_that_is_tried_again_counts_what_completed_before(
+    world: World, stage: Stage
+) -> None:
+    stage.fails = {"l/1": 1, "l/2": 1}
+    stage.answer("loop", _tried_again(Join.COUNT, 2))
     await world.work()
     run = await world.over(a_plan(a_step("l", handler="loop", retry=Retry(attempts=2, delay_ms=1))))
-    assert (run.status, run.step_count, run.left) == ("completed", 4, 0)
-    assert len(await world.steps(run.id)) == 4
+    output = (await world.steps(run.id))["l"].output
+    assert run.status == "completed"
+    assert [status for _, status in output] == ["completed", "completed", "cancelled"]
+    assert [call.key for call in stage.calls if "/" in call.key] == ["l/0", "l/1", "l/2", "l/1"]
+
+
+async def test_a_step_that_asks_for_other_children_when_tried_again_forgets_the_first(
+    any_world: World, any_stage: Stage
+) -> None:
+    any_stage.fails = {"l/1": 1}
+
+    def changing(call: StepCall) -> Answer:
+        if call.state is None:
+            kids = tuple(a_step(f"l/{n}", handler="do", input=call.attempt) for n in range(2))
+            return Expanding(kids, state=1)
+        bad = [child for child in call.children if child.status != "completed"]
+        return (
+            Failed("Some", "some failed") if bad else Completed([c.output for c in call.children])
+        )
+
+    any_stage.answer("loop", changing)
+    await any_world.work()
+    run = await any_world.over(
+        a_plan(a_step("l", handler="loop", retry=Retry(attempts=2, delay_ms=1)))
+    )
+    calls = [call for call in any_stage.calls if call.key == "l/0"]
+    assert (run.status, run.step_count) == ("completed", 3)
+    assert (await any_world.steps(run.id))["l"].output == [2, 2]
+    assert len({call.idempotency_key for call in calls}) == 2
+
+
+async def test_containers_within_containers_go_on_where_they_failed(
+    world: World, stage: Stage
+) -> None:
+    stage.fails = {"l/1/0": 1}
+
+    def nested(call: StepCall) -> Answer:
+        if call.state is None:
+            inner = call.key.count("/") == 1
+            kids = tuple(
+                a_step(f"{call.key}/{n}", handler="do" if inner else "loop") for n in range(2)
+            )
+            return Expanding(kids, state=1, max_parallel=1)
+        bad = [child for child in call.children if child.status != "completed"]
+        return Failed("Some", "some failed") if bad else Completed()
+
+    stage.answer("loop", nested)
+    await world.work()
+    run = await world.over(a_plan(a_step("l", handler="loop", retry=Retry(attempts=2, delay_ms=1))))
+    done = [call.key for call in stage.calls if call.key.count("/") == 2]
+    assert run.status == "completed"
+    assert sorted(done) == ["l/0/0", "l/0/1", "l/1/0", "l/1/0", "l/1/1"]
 
 
 async def test_a_step_without_children_goes_on_at_once(world: World, stage: Stage) -> None:
@@ -165,14 +240,15 @@ async def test_a_step_without_children_goes_on_at_once(world: World, stage: Stag
         ([a_step("l/0", "l/1"), a_step("l/1", "l/0")], "wait for one another"),
         ([a_step("l/0", "l/0")], "needs itself"),
         ([a_step(f"l/{n}") for n in range(20_000)], "10000"),
+        ([a_step("l/0", limit=Limit("held", 9))], "l/0: The step around it holds a place"),
     ],
-    ids=["key", "cycle", "self", "too many"],
+    ids=["key", "cycle", "self", "too many", "limit"],
 )
 async def test_children_that_cannot_be_run_fail_their_step_with_the_place(
     world: World, stage: Stage, children: list[StepPlan], place: str
 ) -> None:
     stage.answer("loop", expander(lambda call: tuple(children)))
     await world.work()
-    run = await world.over(a_plan(a_step("l", handler="loop")))
+    run = await world.over(a_plan(a_step("l", handler="loop", limit=Limit("held", 9))))
     assert (run.status, run.error) == ("failed", "BadChildren")
     assert place in run.message

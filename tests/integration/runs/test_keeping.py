@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import text
 
 from gpuplane.core.runs.plans import Cache, Limit
@@ -87,5 +88,46 @@ async def test_the_proof_finds_counts_that_are_wrong_and_steps_without_a_way_on(
         f"Run {run.id}: it counts 7 steps that are not over and has 2.",
         f"Run {run.id}: its step a waits for something that will not come.",
         f"Run {run.id}: its step b waits for 0 and 1 are not satisfied.",
+    ]
+    await world.database.write("tests.mend", lambda s: runs.prune_runs(s, [run.id]))
+
+
+DAMAGE = {
+    "followers": ("runs_steps", "its step a has followers that cannot be read"),
+    "needs": ("runs_steps", "its step a has needs that cannot be read"),
+    "spec": ("runs_steps", "its step a has spec that cannot be read"),
+    "state": ("runs_steps", "its step a has state that cannot be read"),
+    "event": ("runs_steps", "its step a has event that cannot be read"),
+    "output": ("runs_steps", "its step a has output that cannot be read"),
+    "condition": ("runs_steps", "its step a cannot be read: '{\"cut' is unknown"),
+    "params": ("runs_runs", "has params that cannot be read"),
+    "context": ("runs_runs", "has context that cannot be read"),
+    "limits": ("runs_runs", "has limits that cannot be read"),
+}
+
+
+@pytest.mark.parametrize("column", DAMAGE)
+async def test_the_proof_names_every_column_that_is_cut_short(
+    any_world: World, column: str
+) -> None:
+    run = await any_world.start(a_plan(a_step("a"), a_step("b", "a")))
+    sound = await any_world.start(a_plan(a_step("a")))
+    table, told = DAMAGE[column]
+    where = f"run_id = '{run.id}' AND key = 'a'" if table == "runs_steps" else f"id = '{run.id}'"
+    if any_world.database.is_sqlite:
+        where = where.replace("-", "")
+    statement = text(f'UPDATE {table} SET "{column}" = \'{{"cut\' WHERE {where}')
+    assert await any_world.database.write("tests.break", lambda s: s.execute(statement)) == 1
+    faults = await any_world.database.read(runs.check)
+    assert faults == [f"Run {run.id}: {told}."]
+    await any_world.database.write("tests.mend", lambda s: runs.prune_runs(s, [run.id, sound.id]))
+
+
+async def test_the_proof_names_steps_that_forget_one_another(world: World) -> None:
+    run = await world.start(a_plan(a_step("a"), a_step("b", "a")))
+    statement = text("UPDATE runs_steps SET followers = '[]' WHERE key = 'a'")
+    await world.database.write("tests.break", lambda s: s.execute(statement))
+    assert await world.database.read(runs.check) == [
+        f"Run {run.id}: its step b and those it names do not name one another: 1."
     ]
     await world.database.write("tests.mend", lambda s: runs.prune_runs(s, [run.id]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gpuplane.core.runs.boards import Rules
 from gpuplane.core.runs.plans import Limit, RunPlan, StepPlan
 from gpuplane.domains.runs import service as runs
+from gpuplane.domains.runs.service import RunView
 from gpuplane.kit.errors import TooManyRequests, Unprocessable
 from tests.integration.runs.handlers import Stage
 from tests.integration.runs.worlds import World, a_plan, a_step
@@ -144,3 +146,29 @@ async def test_a_handler_that_allows_few_calls_at_once_gets_no_more(
     stage.open(*(f"s{n}" for n in range(5)))
     assert (await world.until(run.id, "completed")).completed == 5
     assert stage.most_at_once == 2
+
+
+async def test_the_limit_of_open_runs_is_exact_in_batches_and_from_many_sides(
+    any_world: World,
+) -> None:
+    policy = replace(any_world.policy, open_runs=2_500)
+    plan, database = a_plan(a_step("a")), any_world.database
+
+    async def start(count: int) -> list[RunView | Exception]:
+        return await database.write(
+            "runs.start", lambda s: runs.start_runs(s, [plan] * count, any_world.now, policy)
+        )
+
+    first = await start(2_480)
+    rest = [one for many in await asyncio.gather(*(start(5) for _ in range(8))) for one in many]
+    refused = [one for one in rest if isinstance(one, TooManyRequests)]
+    assert not [one for one in first if isinstance(one, Exception)]
+    assert (len(rest), len(refused)) == (40, 20)
+    run = next(one for one in first if isinstance(one, RunView))
+    await any_world.do(runs.cancel_run, run.id)
+    assert not isinstance((await start(2))[0], Exception)
+    with pytest.raises(TooManyRequests, match="2500 runs that are not over"):
+        await database.write(
+            "runs.rerun",
+            lambda s: runs.rerun_from_failure(s, run.id, any_world.now, policy=policy),
+        )

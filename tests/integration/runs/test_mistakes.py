@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import text
 
 from gpuplane.core.runs.plans import Completed, Expanding
+from gpuplane.domains.runs import service as runs
 from gpuplane.loops.runs.loop import WorkerSettings
 from tests.integration.runs.handlers import Stage
 from tests.integration.runs.worlds import World, a_plan, a_step
@@ -54,6 +55,11 @@ async def test_a_damaged_row_fails_its_own_run_and_keeps_no_other_from_running(
     assert (await any_world.until(steps.id, "failed")).error == "Unreadable"
     step = await any_world.until_step(head.id, "a", "failed")
     assert step.error == "Unreadable"
+    named = await any_world.database.read(runs.check)
+    assert [fault.split(":")[0] for fault in named] == [
+        f"Run {each}" for each in (steps.id, steps.id, head.id)
+    ]
+    await any_world.database.write("d", lambda s: runs.prune_runs(s, [steps.id, head.id]))
 
 
 async def test_a_claim_that_never_came_to_a_handler_is_claimed_again(

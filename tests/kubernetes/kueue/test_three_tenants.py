@@ -60,6 +60,14 @@ async def borrows(world: KueueWorld, name: str, amount: str) -> bool:
     return [each["borrowed"] for each in used if each["resource"] == GPU] == [amount]
 
 
+async def is_refused(world: KueueWorld, tenant: str) -> bool:
+    """Return whether Kueue has looked at the only Workload of a tenant and refused it."""
+    found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
+    live = [each for each in found if not each["metadata"].get("deletionTimestamp")]
+    known = [read_workload(each).conditions for each in live]
+    return len(known) == 1 and str(WorkloadCondition.QUOTA_RESERVED) in known[0]
+
+
 async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     world: KueueWorld,
 ) -> None:
@@ -81,6 +89,8 @@ async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     late = await world.submit(bolt, name="late", **gpus(2))
     await world.until(lambda: world.has_status(late["id"], "running"), "the owner got it back")
     await world.until(lambda: world.has_status(big["id"], "queued"), "the borrower waits again")
+
+    await world.until(lambda: is_refused(world, core), "Kueue says why it waits")
 
     kinds = await world.kinds(big["id"])
     assert "job.preempting" in kinds

@@ -25,6 +25,12 @@ REFUSED = {
     "half a character": ('a: "\\ud800"', "half characters"),
     "a zero byte": ("a: \x00", "not allowed"),
     "a key that is a list": ("? [1, 2]\n: 3", "unhashable"),
+    "a key that stands twice": (
+        "a: 1\nb: {c: 1,\n  d: 2, c: 3}",
+        r"'c' stands twice.* line 2 .line 3",
+    ),
+    "two keys that JSON knows as one": ("1: x\n'1': y", "'1' stands twice, first in line 1"),
+    "two merges": ("a: &a {x: 1}\nb: {<<: *a, <<: *a}", "'<<' stands twice"),
     "an open quote": ("a: 'b", "found unexpected end"),
     "too many documents": ("--- a\n" * 300, "more than 200 documents"),
 }
@@ -48,3 +54,8 @@ def test_documents_are_json_values_and_instants_stay_text() -> None:
     text = "a: &a [1, 2.5, yes, ~, 2020-01-02]\nb: *a\n1: x\n---\n---\n- last\n"
     row = [1, 2.5, True, None, "2020-01-02"]
     assert load_documents(text) == [{"a": row, "b": row, "1": "x"}, ["last"]]
+
+
+def test_what_a_merge_brings_may_be_written_anew_however_it_is_nested() -> None:
+    text = "d: {c: &c {<<: &b {<<: &a {x: 1, y: 1}, x: 2}, x: 3}}\ne: {<<: *c}\n"
+    assert load_documents(text)[0]["e"] == {"x": 3, "y": 1}

@@ -40,7 +40,7 @@ class FleetError(Unprocessable):
 
 
 class _StrictLoader(PlainLoader):
-    """A loader that refuses a key given twice."""
+    """A loader that takes no merge keys and no keys but text."""
 
 
 def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
@@ -54,10 +54,6 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Ha
         if not isinstance(key, str):
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key {key!r} is not a text", key_node.start_mark
-            )
-        if key in found:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} is given twice", key_node.start_mark
             )
         found[key] = loader.construct_object(value_node, deep=True)
     return found

@@ -16,7 +16,7 @@ from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import find_one, is_uuid
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_one, show_rows
 from gpuplane.cli.parameters import PAIR, parse_value
-from gpuplane.cli.runviews import draw_steps, follow_run, load_steps
+from gpuplane.cli.runviews import RunFollower, draw_steps, load_steps
 from gpuplane.cli.words import age, clock_text, duration_text, seconds_between
 from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 
@@ -140,7 +140,8 @@ def run_pipeline(
     body |= {} if dedup_id is None else {"dedup_id": dedup_id}
     run = client.post(f"/pipelines/{found['id']}/runs", body)
     if not detach:
-        run = follow_run(client, run["id"])
+        follower = RunFollower(client, run["id"])
+        run, client = follower.follow(), follower.client
     _show_run(client, run, output, is_over=not detach)
     if not detach and run["status"] != "completed":
         raise SystemExit(Exit.FAILED)

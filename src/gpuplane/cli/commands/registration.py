@@ -10,7 +10,7 @@ from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
 from gpuplane.cli.parameters import DURATION
-from gpuplane.cli.runviews import follow_run
+from gpuplane.cli.runviews import RunFollower
 from gpuplane.cli.words import age, clock_text
 
 MAX_BYTES = 512 << 10
@@ -42,7 +42,7 @@ def _follow(client: Client, made: dict[str, Any], *, wait: bool) -> None:
     if not wait:
         note(f"run {run_id} goes on; look at it with: gpuplane pipelines show {run_id}")
         return
-    run = follow_run(client, run_id)
+    run = RunFollower(client, run_id).follow()
     if run["status"] != "completed":
         raise CliError(f"The run {run['status']}. {run['message']}".strip(), code=Exit.FAILED)
 

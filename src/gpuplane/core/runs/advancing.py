@@ -19,6 +19,7 @@ from gpuplane.core.runs.plans import (
     Skipped,
     Sleeping,
 )
+from gpuplane.core.runs.reviving import forget_join
 from gpuplane.core.runs.stopping import (
     cancel_step,
     end_step,
@@ -146,8 +147,7 @@ def fail_step(board: Board, step: Step, answer: Failed, chance: float, now: int)
         delay = compute_delay(retry, step.attempt, chance, answer.retry_after_ms)
         _wait(step, StepCondition.BACKING_OFF, answer.message, None)
         step.error, step.due_at, step.expires_at = answer.word, now + delay, None
-        if step.join:
-            _forget_children(board, step)
+        forget_join(step)  # it expands again, and goes on with the children it had
         board.told.append(Told("step.retried", step.seq, answer.word, answer.message))
         return
     end_step(board, step, StepStatus.FAILED, now)
@@ -156,18 +156,6 @@ def fail_step(board: Board, step: Step, answer: Failed, chance: float, now: int)
         board.run.failed += 1
         _fail_run_by(board, step, now)
     close(board, step, now)
-
-
-def _forget_children(board: Board, step: Step) -> None:
-    """Let a step that is tried again expand anew; its children are over."""
-    gone = board.below([step.seq])
-    for seq in sorted(gone):
-        board.steps.pop(seq)
-        board.changed.pop(seq, None)
-    board.run.step_count -= len(gone)
-    board.run_changed = True
-    step.join, step.join_count, step.kids_done = "", 0, 0
-    board.dropped.append(step.seq)
 
 
 def _fail_run_by(board: Board, step: Step, now: int) -> None:

@@ -45,9 +45,15 @@ def find_run_faults(run: Run, steps: Mapping[int, Step]) -> list[str]:
 def _step_faults(run: Run, steps: Mapping[int, Step], seq: int) -> list[str]:
     step = steps[seq]
     faults = []
+    stray = [need for need in step.needs if need in steps and seq not in steps[need].followers]
+    deaf = [other for other in step.followers if other in steps and seq not in steps[other].needs]
+    absent = [other for other in (*step.needs, *step.followers) if other not in steps]
+    if stray or deaf or absent:
+        told = ", ".join(str(each) for each in (*stray, *deaf, *absent)[:10])
+        faults.append(f"and those it names do not name one another: {told}")
     unmet = sum(steps[need].status not in SATISFIED for need in step.needs if need in steps)
     if step.undo_of:
-        unmet = sum(not steps[need].is_over for need in step.needs)
+        unmet = sum(not steps[need].is_over for need in step.needs if need in steps)
     began = step.started_at is not None or step.status in (StepStatus.RUNNING, StepStatus.COMPLETED)
     if began and unmet:
         faults.append("began before what it needs was satisfied")

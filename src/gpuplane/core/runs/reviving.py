@@ -1,18 +1,15 @@
 """What begins again: one step, everything that failed, or a new run from some step on."""
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpuplane.core.lifecycle.runs import (
     SATISFIED,
     RunCondition,
     RunStatus,
-    StepCondition,
     StepStatus,
 )
 from gpuplane.core.runs.boards import Board, Run, Step, earliest
-from gpuplane.core.runs.plans import Join
 from gpuplane.core.runs.stopping import get_ready
 
 AGAIN = frozenset({StepStatus.FAILED, StepStatus.CANCELLED})
@@ -46,66 +43,81 @@ def lies_in_satisfied(board: Board, step: Step) -> bool:
     return False
 
 
+def goes_on_without(board: Board, seq: int) -> bool:
+    """Return whether a step under way, of which this one is part, no longer waits for it.
+
+    It has its children's results already, is being stopped, or begins again with them itself.
+    """
+    step = board.steps[seq]
+    while step.parent:
+        step = board.steps[step.parent]
+        if not step.is_over:
+            return bool(step.stopping) or not step.kids_left
+    return False
+
+
 def revive(board: Board, roots: Sequence[int], now: int) -> None:
     """Run steps again, with what was cancelled because of them, and open their run again.
 
-    A step that had expanded keeps its children that ended well, where all were to complete;
-    otherwise it begins anew and forgets them.
+    A step that had expanded expands again and goes on with the children it had: see
+    `expanding.apply_expansion`.
     """
-    again, kept = _choose(board, roots)
-    fresh = [seq for seq in again if board.steps[seq].join and seq not in kept]
-    fresh = [seq for seq in fresh if board.steps[seq].is_over]
-    for seq in sorted(board.below(fresh)):
-        del board.steps[seq]
-        again.pop(seq, None)
-    board.dropped += fresh
-    chosen = [board.steps[seq] for seq in sorted(again)]
+    chosen = [board.steps[seq] for seq in sorted(_choose(board, roots))]
     for step in chosen:
-        _reset(board, step, keeps=step.seq in kept)
+        if step.is_over:
+            reset_step(board, step)
     _reopen(board, now)
     for step in chosen:
-        _settle(board, step, now, keeps=step.seq in kept)
+        if step.join:
+            _count_children(board, step)
+        settle_step(board, step, now)
 
 
-def _choose(board: Board, roots: Sequence[int]) -> tuple[dict[int, None], set[int]]:
-    """Return what begins again, and which of it keeps its children."""
-    again: dict[int, None] = {}
-    ahead = [*roots, *(seq for seq in board.after(roots) if board.steps[seq].status in AGAIN)]
-    for seq in list(ahead):
+def _choose(board: Board, roots: Sequence[int]) -> set[int]:
+    """Return what begins again, and the steps under way that it is part of.
+
+    What lies in a step that begins again itself is left to that.
+    """
+    found = set(roots)
+    for seq in roots:
         while board.steps[seq].parent:
             seq = board.steps[seq].parent
-            ahead.append(seq)
-    kept: set[int] = set()
-    heapq.heapify(ahead)
-    while ahead:  # parents come before their children
-        seq = heapq.heappop(ahead)
-        if seq in again:
-            continue
-        again[seq] = None
-        step = board.steps[seq]
-        children = board.children_of(seq) if step.join else []
-        unsatisfied = [child for child in children if child.status not in SATISFIED]
-        if step.join == Join.ALL and unsatisfied:
-            kept.add(seq)
-            if step.is_over:
-                for child in unsatisfied:
-                    heapq.heappush(ahead, child.seq)
-    return again, kept
+            found.add(seq)
+    after = {seq for seq in board.after(sorted(found)) if board.steps[seq].status in AGAIN}
+    after -= found
+    while lacking := {seq for seq in after if failed_needs(board, seq, after | found)}:
+        after -= lacking  # they would wait for ever for what stays failed
+    return {seq for seq in found | after if not _lies_in_over(board, board.steps[seq])}
 
 
-def _reset(board: Board, step: Step, *, keeps: bool) -> None:
-    if not step.is_over:
-        return
+def failed_needs(board: Board, seq: int, again: Collection[int]) -> list[str]:
+    """Return what a step needs that failed or was cancelled and does not begin again with it."""
+    needs = (board.steps[need] for need in board.steps[seq].needs)
+    return [need.key for need in needs if need.status in AGAIN and need.seq not in again]
+
+
+def _lies_in_over(board: Board, step: Step) -> bool:
+    while step.parent:
+        step = board.steps[step.parent]
+        if step.is_over:
+            return True
+    return False
+
+
+def reset_step(board: Board, step: Step) -> None:
+    """Let a step that is over wait as if it had not begun; what it does outside is asked anew."""
     board.touch(step)
     step.generation += 1
     step.attempt, step.stopping, step.error, step.message = 0, 0, "", ""
     step.event, step.ended_at, step.expires_at = None, None, None
-    step.limited_by, step.cache_note = "", ""
-    if keeps:
-        step.attempt = 1
-    else:
-        step.state, step.join, step.join_count, step.kids_left, step.kids_done = None, "", 0, 0, 0
+    step.limited_by, step.cache_note, step.state = "", "", None
+    forget_join(step)
     step.move(StepStatus.WAITING)
+
+
+def forget_join(step: Step) -> None:
+    """Let a step that is to expand again have no children under way; all of them are over."""
+    step.join, step.join_count, step.kids_left, step.kids_done = "", 0, 0, 0
 
 
 def _reopen(board: Board, now: int) -> None:
@@ -128,18 +140,19 @@ def _reopen(board: Board, now: int) -> None:
         run.error, run.message = "", ""
 
 
-def _settle(board: Board, step: Step, now: int, *, keeps: bool) -> None:
+def _count_children(board: Board, step: Step) -> None:
+    """Count anew what is left of a step under way; the run has one lock, so nobody else does."""
+    children = board.children_of(step.seq)
+    board.touch(step).kids_left = sum(not child.is_over for child in children)
+    step.kids_done = sum(child.status is StepStatus.COMPLETED for child in children)
+
+
+def settle_step(board: Board, step: Step, now: int) -> None:
     """Let a step that begins again wait for what is not satisfied, or be due."""
-    step.needs_left = sum(board.steps[need].status not in SATISFIED for need in step.needs)
-    if keeps:
-        children = board.children_of(step.seq)
-        step.kids_left = sum(not child.is_over for child in children)
-        step.kids_done = sum(child.status is StepStatus.COMPLETED for child in children)
-        board.touch(step)
-        if step.status is StepStatus.WAITING:
-            step.move(StepStatus.PENDING)
-            step.condition, step.due_at = StepCondition.EXPANDED, None
-    elif step.status is StepStatus.WAITING and step.needs_left == 0:
+    if step.status is not StepStatus.WAITING:
+        return
+    step.needs_left = sum(board.at(need).status not in SATISFIED for need in step.needs)
+    if step.needs_left == 0:
         get_ready(board, step, now)
 
 

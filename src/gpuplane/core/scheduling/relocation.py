@@ -10,7 +10,7 @@ that works is taken; those that lose least are tried first.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,11 +219,14 @@ class RelocationSearch:
         return found[np.lexsort((chosen[_CPU], gpus, chosen[_LOSS]))]
 
     def _may_move(self, columns: Ints, quest: Quest) -> Bools:
-        left = quest.max_lost_gpu_s - sum(
+        may = (columns[_MOVABLE] != 0) & (columns[_VALUE] <= quest.value)
+        return np.asarray(may & (columns[_LOSS] <= self._left_to_lose(quest)))
+
+    def _left_to_lose(self, quest: Quest) -> int:
+        columns = self._tenants.columns
+        return quest.max_lost_gpu_s - sum(
             int(columns[_LOSS, move.tenant]) for move in self.moves[self._mark :]
         )
-        may = (columns[_MOVABLE] != 0) & (columns[_VALUE] <= quest.value)
-        return np.asarray(may & (columns[_LOSS] <= left))
 
     def _move_one(self, row: Row, order: Ints, closed: frozenset[int]) -> bool:
         stuck: set[int] = set()
@@ -259,8 +262,11 @@ class RelocationSearch:
             mark, fleet_mark = len(self.moves), self._fleet.checkpoint()
             node = self._tenants.takes[number].node
             inner = self._bench.row(workload)
-            links = self._list_candidates(inner, workload, quest, closed | {node})
-            if self._move_up_to(depth - 1, inner, links, quest, closed | {node}):
+            # This one moves last: what it loses is not left for the links before it.
+            own_loss = int(self._tenants.columns[_LOSS, number])
+            rest = replace(quest, max_lost_gpu_s=quest.max_lost_gpu_s - own_loss)
+            links = self._list_candidates(inner, workload, rest, closed | {node})
+            if self._move_up_to(depth - 1, inner, links, rest, closed | {node}):
                 target = self._find_target(number, closed)
                 if target is not None and self._shift_for(row, number, target):
                     return True
@@ -291,6 +297,8 @@ class RelocationSearch:
             for number in numbers:
                 if len(self.moves) - mark == quest.max_moves:
                     break
+                if columns[_LOSS, number] > self._left_to_lose(quest):
+                    break  # the others lose no less
                 target = self._find_target(number, frozenset())
                 if target is None:
                     continue

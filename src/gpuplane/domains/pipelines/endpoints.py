@@ -1,8 +1,7 @@
 """HTTP of pipelines: saved, compared, run, exported, called from outside."""
 
 import asyncio
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,15 +13,22 @@ from gpuplane.db.calls import Call, CallDep
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.identity.service import resolve_project
 from gpuplane.domains.pipelines import service
-from gpuplane.domains.pipelines.documents import check_pipeline, read_pipeline, read_text
+from gpuplane.domains.pipelines.documents import check_pipeline, read_pipeline
+from gpuplane.domains.pipelines.documents.importing import (
+    Translated,
+    refusal_of_import,
+    translate_text,
+)
 from gpuplane.domains.pipelines.documents.models import Pipeline
 from gpuplane.domains.pipelines.documents.reading import count_steps, dump_yaml, ours
-from gpuplane.domains.pipelines.errors import BadSignature, PipelineNotFound
+from gpuplane.domains.pipelines.errors import PipelineNotFound
 from gpuplane.domains.pipelines.schemas import (
     ChangeOut,
     CheckedOut,
     DiffOut,
+    FeatureOut,
     FiredOut,
+    ImportCheckedOut,
     ImportIn,
     PipelineDetailOut,
     PipelineOut,
@@ -44,10 +50,11 @@ from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, Done, Limit, PageOut, page_request
 from gpuplane.kit.errors import InvalidInput, NotFound
 from gpuplane.kit.pagination import DEFAULT_LIMIT, Page
-from gpuplane.kit.signatures import is_signed
 
 router = APIRouter(tags=["pipelines"])
 
+PROOFS = frozenset({"gpuplane-signature", "authorization"})
+"""Headers of a call that its trigger's expressions do not see."""
 SMALL_STEPS = 100
 """Documents up to so many steps are checked at once; larger ones on a thread."""
 DocumentIn = Annotated[
@@ -104,9 +111,38 @@ async def check_document(call: CallDep, body: DocumentIn, project: ProjectKey = 
 @router.post("/pipelines/import", status_code=201)
 @requires(Permission.PIPELINE_WRITE)
 async def import_pipeline(call: CallDep, body: ImportIn, project: ProjectKey = None) -> SavedOut:
-    """Save a pipeline from text, as `export` wrote it."""
-    document = await asyncio.to_thread(read_text, body.text)
-    return await _save(call, document, project, status=201)
+    """Save a pipeline from text: as `export` wrote it, or of Kubeflow Pipelines or Argo."""
+    found = await _translated(body)
+    if found.document is None:
+        raise refusal_of_import(found)
+    return await _save(call, found.document, project, status=201)
+
+
+@router.post("/pipelines/import/check")
+@requires(Permission.PIPELINE_WRITE)
+async def check_import(
+    call: CallDep, body: ImportIn, project: ProjectKey = None
+) -> ImportCheckedOut:
+    """Tell what becomes of each feature of a file of another system, and save nothing."""
+    permission = Permission.PIPELINE_WRITE
+    await call.read(lambda s: resolve_project(s, call.principal, _project(project), permission))
+    found = await _translated(body)
+    rows = () if found.result is None else found.result.rows
+    return ImportCheckedOut(
+        kind=found.kind,
+        accepted=found.document is not None,
+        rows=[
+            FeatureOut(place=row.place, feature=row.feature, verdict=row.verdict, reason=row.reason)
+            for row in rows
+        ],
+        document=found.document,
+    )
+
+
+async def _translated(body: ImportIn) -> Translated:
+    return await asyncio.to_thread(
+        translate_text, body.text, body.with_, body.containers, body.name
+    )
 
 
 @router.get("/pipelines")
@@ -325,60 +361,36 @@ async def get_step_logs(call: CallDep, run_id: UUID, step: StepName) -> StepLogs
 @router.post("/hooks/{trigger_id}", status_code=202)
 @requires(Permission.PUBLIC)
 async def call_webhook(call: CallDep, request: Request, trigger_id: UUID) -> FiredOut:
-    """Start the run of a webhook trigger; the call is signed by the trigger's secret."""
-    found = await call.read(lambda s: service.webhook_of(s, trigger_id))
+    """Start the runs of a trigger that is called: a signed webhook, a bucket's notification."""
+    found = await call.read(lambda s: service.hook_of(s, trigger_id))
     if found is None:
         raise NotFound("There is no webhook of that id.", fix="Show the pipeline for its path.")
     raw = await request.body()
-    signature = request.headers.get("gpuplane-signature", "")
-    await _verify(call, found, raw, signature)
     headers = {key.lower(): value for key, value in request.headers.items()}
-    headers.pop("gpuplane-signature", None)
-    names = {"body": json.loads(raw) if raw else None, "headers": headers}
+    proof = service.read_proof(found, headers, call.now)
+    revealed = await call.database.write(
+        "pipelines.reveal_webhook",
+        lambda s: secrets.reveal_for_step(
+            s, call.sealing, found.id, found.project_id, [proof.secret_name],
+            f"trigger:{found.kind}", call.now,
+        ),
+    )  # fmt: skip
+    service.check_proof(proof, revealed[proof.secret_name].value, raw)
+    shown = {key: text for key, text in headers.items() if key not in PROOFS}
+    names = {"body": service.read_body(raw), "headers": shown}
     policy = call.port("run_policy", runs.RunPolicy)
+    await call.read(lambda s: service.prepare(s, found.pipeline_id))
     return await call.write(
         "pipelines.webhook",
-        lambda s: service.fire(
-            s,
-            found,
-            signature.rpartition("v1=")[2],
-            names,
-            {"body": names["body"]},
-            policy,
-            call.now,
-        ),
-        lambda fired: FiredOut(run_id=None if fired.run is None else fired.run.id),
+        lambda s: service.fire_call(s, found, proof, names, policy, call.now),
+        _fired_out,
         202,
     )
 
 
-async def _verify(call: Call, trigger: service.TriggerRecord, raw: bytes, signature: str) -> None:
-    """Raise BadSignature unless the secret's holder signed this body not long ago."""
-    part = trigger.spec["webhook"]
-    fields = dict(field.partition("=")[::2] for field in signature.split(","))
-    at_text, given = fields.get("t", ""), fields.get("v1", "")
-    if not at_text.isdigit() or len(at_text) > 12 or len(given) != 64:
-        raise BadSignature(
-            "The call is not signed.",
-            fix="Send Gpuplane-Signature: t=<seconds>,v1=<HMAC-SHA256 of t.body>.",
-        )
-    if abs(call.now // 1000 - int(at_text)) > part["tolerance_seconds"]:
-        raise BadSignature("The signature is too old, or from the future.", fix="Sign it anew.")
-    secret = await call.database.write(
-        "pipelines.reveal_webhook",
-        lambda s: secrets.reveal_for_step(
-            s,
-            call.sealing,
-            trigger.id,
-            trigger.project_id,
-            [part["secret"]],
-            "trigger:webhook",
-            call.now,
-        ),
-    )
-    key = secret[part["secret"]].value.encode()
-    if not is_signed(key, int(at_text), raw, given):
-        raise BadSignature("The signature is not that of the trigger's secret.", fix="Check it.")
+def _fired_out(fired: Sequence[service.Fired]) -> FiredOut:
+    started = [each.run.id for each in fired if each.run is not None]
+    return FiredOut(run_id=started[0] if started else None, run_ids=started)
 
 
 async def _read(call: Call, body: Any) -> tuple[dict[str, Any], Pipeline]:
@@ -467,6 +479,7 @@ async def _start(call: Call, pipeline_id: UUID, body: RunIn | None) -> RunOut:
         )
         return service.start(session, record, wanted, policy, call.now)
 
+    await call.read(lambda s: service.prepare(s, pipeline_id, asked.version))
     return await call.write("pipelines.start_run", unit, run_out, 202)
 
 
@@ -510,7 +523,7 @@ def _trigger_out(trigger: service.TriggerRecord) -> TriggerOut:
         id=trigger.id,
         kind=trigger.kind,
         due_at=trigger.due_at,
-        path=f"/api/v1/hooks/{trigger.id}" if trigger.kind == "webhook" else None,
+        path=f"/api/v1/hooks/{trigger.id}" if service.find_caller(trigger) is not None else None,
         problem=trigger.problem,
     )
 

@@ -21,6 +21,12 @@ class BadPipeline(Unprocessable):
     code = "invalid_pipeline"
 
 
+class ImportRefused(Unprocessable):
+    """A file of another system does what no pipeline does; `errors` names every feature."""
+
+    code = "import_refused"
+
+
 class PipelineTooLarge(TooLarge):
     """The document is over a named limit."""
 

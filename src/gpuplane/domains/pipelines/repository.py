@@ -1,11 +1,11 @@
 """Every query on pipelines, their versions, triggers, firings and kept output."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, delete, func, insert, select, update
+from sqlalchemy import Select, delete, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuplane.core.ids import ProjectId, TenantId, UserId
@@ -157,6 +157,15 @@ def find_version(session: ReadSession, pipeline_id: UUID, number: int) -> Versio
     return None if row is None else _version(row)
 
 
+def find_digest(session: ReadSession, pipeline_id: UUID, number: int) -> str | None:
+    """Return the digest of a version's document, or None if there is no such version."""
+    query = select(versions.c.digest).where(
+        versions.c.pipeline_id == pipeline_id, versions.c.number == number
+    )
+    found: str | None = session.scalar(query)
+    return found
+
+
 def list_versions(session: ReadSession, pipeline_id: UUID, page: PageRequest) -> Page[Version]:
     """Return one page of a pipeline's versions, newest first."""
     query = select(versions).where(versions.c.pipeline_id == pipeline_id)
@@ -252,9 +261,13 @@ def next_due(session: ReadSession) -> int | None:
     return None if found is None else int(found)
 
 
-def list_upstream(session: ReadSession, project_id: UUID, name: str) -> list[TriggerRecord]:
-    """Return the triggers that wait for runs of a pipeline."""
-    query = select(triggers).where(triggers.c.project_id == project_id, triggers.c.upstream == name)
+def list_upstream(
+    session: ReadSession, project_id: UUID, names: Sequence[str]
+) -> list[TriggerRecord]:
+    """Return the triggers of a project that wait for runs of a pipeline of one of these names."""
+    query = select(triggers).where(
+        triggers.c.project_id == project_id, triggers.c.upstream.in_(names)
+    )
     return [_trigger(row) for row in session.rows(query)]
 
 
@@ -298,6 +311,32 @@ def store_fire(
             trigger_id=trigger_id, fire_key=fire_key, run_id=run_id, problem=problem, fired_at=now
         )
     )
+
+
+def walk_versions(session: ReadSession) -> Iterator[tuple[UUID, int, str, str]]:
+    """Yield (pipeline, number, document text, digest) of every version."""
+    query = select(versions.c.pipeline_id, versions.c.number, versions.c.document,
+                   versions.c.digest).execution_options(yield_per=100)  # fmt: skip
+    for row in session.sql.execute(query.order_by(versions.c.pipeline_id, versions.c.number)):
+        yield row[0], row[1], row[2], row[3]
+
+
+def walk_texts(session: ReadSession) -> Iterator[tuple[str, UUID, str, str]]:
+    """Yield (kind of row, id, column, JSON text) of every pipeline and trigger."""
+    for row in session.sql.execute(select(pipelines.c.id, pipelines.c.labels)):
+        yield "Pipeline", row[0], "labels", row[1]
+    for each in session.sql.execute(select(triggers.c.id, triggers.c.spec, triggers.c.state)):
+        yield "Trigger", each[0], "spec", each[1]
+        yield "Trigger", each[0], "state", each[2]
+
+
+def list_without_version(session: ReadSession) -> list[tuple[UUID, int]]:
+    """Return (pipeline, number) where the newest version is not there."""
+    there = exists().where(
+        versions.c.pipeline_id == pipelines.c.id, versions.c.number == pipelines.c.version_number
+    )
+    query = select(pipelines.c.id, pipelines.c.version_number).where(~there)
+    return [(row[0], row[1]) for row in session.sql.execute(query)]
 
 
 def find_cursor(session: ReadSession, name: str) -> int | None:

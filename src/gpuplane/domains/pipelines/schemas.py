@@ -5,6 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from gpuplane.core.imports.results import Containers
 from gpuplane.domains.runs.schemas import RunOut
 from gpuplane.kit.bodies import Body, Count, InstantOut
 
@@ -22,11 +23,20 @@ class RunIn(Body):
     """At most one run of the project has it; a second start returns the first."""
 
 
-class ImportIn(Body):
-    """A document as text."""
+Text = Annotated[str, Field(min_length=1, max_length=8_388_608)]
 
-    text: Annotated[str, Field(min_length=1, max_length=8_388_608)]
+
+class ImportIn(Body):
+    """A pipeline as text: ours, compiled by Kubeflow Pipelines, or a workflow of Argo."""
+
+    text: Text
     """YAML or JSON."""
+    with_: Annotated[list[Text], Field(max_length=20, alias="with")] = Field(default_factory=list)
+    """Further files with templates or config maps that the text refers to."""
+    containers: Containers = Containers.DOCKER
+    """Whether containers stay containers, or become processes of the machine itself."""
+    name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """Another name for the pipeline."""
 
 
 class PipelineOut(Body):
@@ -63,7 +73,7 @@ class TriggerOut(Body):
     due_at: InstantOut | None
     """When it is looked at next; absent for triggers that are called."""
     path: str | None
-    """Where a webhook is called."""
+    """Where a webhook is called, and a bucket tells of new objects."""
     problem: str
     """Why its last look failed; empty when it did not."""
 
@@ -108,6 +118,27 @@ class SavedOut(Body):
     """Whether there is a new version; equal content makes none."""
 
 
+class FeatureOut(Body):
+    """One feature of a file of another system."""
+
+    place: str
+    feature: str
+    verdict: str
+    """`mapped`, `left out` (the outputs are the same) or `refused` (there is no pipeline)."""
+    reason: str
+
+
+class ImportCheckedOut(Body):
+    """What a file of another system comes to."""
+
+    kind: str
+    """`gpuplane`, `Kubeflow Pipelines`, `Argo Workflows` or `unknown`."""
+    accepted: bool
+    rows: list[FeatureOut]
+    document: Document | None
+    """The pipeline as it would be saved; absent if anything was refused."""
+
+
 class CheckedOut(Body):
     """A document that could be saved, and what would change."""
 
@@ -142,10 +173,12 @@ class StepLogsOut(Body):
 
 
 class FiredOut(Body):
-    """What a webhook's call started."""
+    """What a call from outside started."""
 
     run_id: UUID | None
-    """Absent when this very call had been taken before."""
+    """The first run; absent when this very call had been taken before."""
+    run_ids: list[UUID]
+    """Of a bucket's notification one for each object that is new."""
 
 
 def run_out(run: Any) -> RunOut:

@@ -3,10 +3,13 @@
 One leased process looks; that each firing happens once does not rest on the lease but on its row.
 """
 
+from functools import partial
+
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.pipelines import service
+from gpuplane.domains.pipelines.documents.arrivals import Found
 from gpuplane.domains.pipelines.documents.cron import fires_between, next_fire
 from gpuplane.domains.pipelines.service import TriggerRecord
 from gpuplane.domains.pipelines.steps import StepTools
@@ -15,7 +18,6 @@ from gpuplane.domains.secrets import service as secrets
 from gpuplane.kit.clock import Clock, instant_to_text
 from gpuplane.kit.errors import ProductError
 from gpuplane.loops.triggers.polling import (
-    Found,
     PollError,
     find_new,
     look_into_bucket,
@@ -80,6 +82,7 @@ class TriggersLoop:
                 "pipelines.follow", lambda s: service.follow(s, self._policy, now)
             )
         for trigger in due:
+            await self._database.read(partial(service.prepare, pipeline_id=trigger.pipeline_id))
             await self._fire(trigger, now)
         await self._prune(now)
         return more or len(due) == BATCH
@@ -135,8 +138,7 @@ class TriggersLoop:
         self, session: WriteSession, trigger: TriggerRecord, found: Found, now: int
     ) -> None:
         names = {"object": found.shown}
-        key = f"{found.path}@{found.mark}"
-        service.fire(session, trigger, key, names, names, self._policy, now)
+        service.fire(session, trigger, found.fire_key, names, names, self._policy, now)
 
     async def _look(self, trigger: TriggerRecord, now: int) -> list[Found]:
         part = trigger.spec[trigger.kind]

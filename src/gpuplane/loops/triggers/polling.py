@@ -9,12 +9,12 @@ import hashlib
 import hmac
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
+from gpuplane.domains.pipelines.documents.arrivals import Found, is_wanted, object_of
 from gpuplane.domains.pipelines.steps import StepTools
 from gpuplane.domains.pipelines.steps.calling import send
 from gpuplane.domains.pipelines.steps.checks import is_allowed
@@ -29,27 +29,6 @@ TIMEOUT_S = 20.0
 
 class PollError(Exception):
     """A folder or bucket that cannot be looked at; the text is a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One file or object: what it is called, and what tells this version of it."""
-
-    name: str
-    path: str
-    size: int
-    modified_at: str
-    mark: str
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Return what expressions see as `object`."""
-        return {
-            "name": self.name,
-            "path": self.path,
-            "size": self.size,
-            "modified_at": self.modified_at,
-        }
 
 
 def find_new(state: Any, found: list[Found]) -> tuple[list[Found], dict[str, str]]:
@@ -102,7 +81,7 @@ async def look_into_bucket(
     while True:
         root = await _list_page(part, keys, tools, token, now)
         for item in root.iter():
-            if item.tag.endswith("Contents"):
+            if item.tag.endswith("Contents") and is_wanted(part, _text(item, "Key")):
                 found.append(_object(item, part))
         if len(found) > MAX_OBJECTS:
             raise PollError(f"The prefix has more than {MAX_OBJECTS} objects.")
@@ -112,13 +91,12 @@ async def look_into_bucket(
 
 
 def _object(item: ElementTree.Element, part: Mapping[str, Any]) -> Found:
-    key = _text(item, "Key")
-    return Found(
-        name=key.rpartition("/")[2],
-        path=f"s3://{part['bucket']}/{key}",
-        size=int(_text(item, "Size") or 0),
-        modified_at=_text(item, "LastModified"),
-        mark=_text(item, "ETag"),
+    return object_of(
+        part["bucket"],
+        _text(item, "Key"),
+        int(_text(item, "Size") or 0),
+        _text(item, "LastModified"),
+        _text(item, "ETag"),
     )
 
 

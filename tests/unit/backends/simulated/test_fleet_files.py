@@ -279,7 +279,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ("", "it holds 0 documents"),
         ("kind: Fleet\n---\nkind: Fleet\n", "it holds 2 documents"),
         ("kind: [Fleet", "it is not YAML"),
-        ("kind: Fleet\nkind: Fleet\n", "the key 'kind' is given twice"),
+        ("kind: Fleet\nkind: Fleet\n", "the key 'kind' stands twice, first in line 1"),
         ("1: Fleet\n", "the key 1 is not a text"),
         ("a: &x 1\nb: *x\n", "aliases"),
         ("a: {<<: {b: 1}}\n", "merge keys"),

@@ -162,6 +162,22 @@ def test_several_leave_one_node_when_each_alone_is_not_enough() -> None:
     assert {move.source.node_id for move in made.moves} == {a.node_id}
 
 
+def test_what_all_moves_for_one_gain_lose_together_is_within_the_limit() -> None:
+    # A minute each: two minutes for four GPUs are 30 s a GPU, however the room is made.
+    a, b = two_nodes()
+    c, small = a_node("node-c", 1), running("small", b, [0])
+    fixed = running("fixed", b, [1, 2], preemptible=False)
+    chain = [running("middle", a, [0, 1]), small, fixed]
+    several = [running("x", a, [0]), running("y", a, [3]), running("z", b, [0], preemptible=False)]
+    for nodes, at_work in (((a, b, c), chain), ((a, b), several)):
+        world = World(list(nodes), pending=[a_workload("large").gpus(4).build()], running=at_work)
+        dear = plan(world, MoveLimits(max_lost_s=10**6))
+        assert len(dear.moves) == 2
+        just_enough = -(-dear.lost_gpu_s // 4)
+        assert plan(world, MoveLimits(max_lost_s=just_enough)) == dear
+        assert plan(world, MoveLimits(max_lost_s=just_enough - 1)).moves == ()
+
+
 def test_a_gang_gains_all_its_replicas_or_nothing() -> None:
     a, b, c = a_node("node-a", 4), a_node("node-b", 4), a_node("node-c", 2)
     spread = [running("x", a, [0]), running("y", b, [0])]

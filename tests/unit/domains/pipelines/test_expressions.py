@@ -113,6 +113,15 @@ def test_cel_means_what_it_says(source: str, value: object) -> None:
     assert (found, type(found)) == (value, type(value))
 
 
+def test_bytes_leave_an_expression_as_base64_and_text_as_utf_8() -> None:
+    names = {"x": {"data": "AP8="}}
+    assert render("{{ base64.decode(x.data) }}", names) == "AP8="
+    assert render("{{ [b'\\xff', bytes('é')] }}", names) == ["/w==", "w6k="]
+    assert render("{{ base64.encode(b'hi') }} {{ string(b'\\303\\251') }}", names) == "aGk= é"
+    with pytest.raises(ExpressionError, match="no UTF-8"):
+        render("{{ string(base64.decode(x.data)) }}", names)
+
+
 def test_a_skipped_step_yields_null_however_deep() -> None:
     assert evaluate("steps.skipped.outputs.url", NAMES) is None
     assert evaluate("steps.skipped.outputs.a.b.c", NAMES) is None
@@ -138,7 +147,9 @@ def test_a_skipped_step_yields_null_however_deep() -> None:
         ("{{ 1 / 0 }}", 6, Kind.TYPE),
         ("{{ 9223372036854775807 + 1 }}", 24, Kind.TYPE),
         ("{% if x %}", 1, Kind.SYNTAX),
-        ("{{ b'x' }}", 4, Kind.SYNTAX),
+        (r"{{ b'\u00e9' }}", 4, Kind.SYNTAX),
+        ("{{ base64.decode('?') }}", 11, Kind.TYPE),
+        ("{{ timestamp('2026-01-01T00:00:00Z').getDate('/etc') }}", 38, Kind.TYPE),
         ("{{ 'a'.matches('(a)\\\\1') }}", 8, Kind.TYPE),
     ],
 )

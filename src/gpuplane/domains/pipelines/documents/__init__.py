@@ -20,7 +20,7 @@ from gpuplane.domains.pipelines.documents.models import (
     Step,
     StepType,
 )
-from gpuplane.domains.pipelines.documents.reading import dump_yaml, read_pipeline, read_text
+from gpuplane.domains.pipelines.documents.reading import dump_yaml, read_documents, read_pipeline
 
 __all__ = [
     "ApiCallConfig",
@@ -40,6 +40,6 @@ __all__ = [
     "check_pipeline",
     "config_of",
     "dump_yaml",
+    "read_documents",
     "read_pipeline",
-    "read_text",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuplane.domains.pipelines.documents.configs import LoopConfig, branches_of, config_of
 from gpuplane.domains.pipelines.documents.cron import CronError, read_cron
+from gpuplane.domains.pipelines.documents.limits import check_limits
 from gpuplane.domains.pipelines.documents.models import (
     EventTrigger,
     Pipeline,
@@ -84,6 +85,7 @@ def check_pipeline(
         *_check_values(pipeline),
         *_check_steps("spec.steps", pipeline.spec.steps, _top_scope(pipeline)),
         *_check_triggers(pipeline),
+        *check_limits(pipeline),
     ]
     if check_step is not None:
         errors += [

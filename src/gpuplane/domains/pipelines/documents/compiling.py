@@ -9,6 +9,7 @@ from gpuplane.core.runs.plans import Cache, Limit, Retry, RunPlan, StepPlan, Und
 from gpuplane.domains.pipelines.documents.models import (
     CompensatePart,
     Pipeline,
+    PipelineSpec,
     RetryPart,
     Step,
     StepType,
@@ -46,27 +47,39 @@ def handler_of(step_type: StepType) -> str:
     return f"pipelines.{step_type}"
 
 
-def compile_run(pipeline: Pipeline, starting: Starting) -> RunPlan:
-    """Return the plan of a run of a checked document."""
+def compile_pipeline(pipeline: Pipeline) -> tuple[StepPlan, ...]:
+    """Return the plans of a checked document's steps, equal for each of its runs."""
     spec = pipeline.spec
+    steps = compile_steps(spec.steps)
+    return (*steps, _outputs_step(spec.outputs, spec.steps)) if spec.outputs else steps
+
+
+def plan_run(
+    name: str, spec: PipelineSpec, steps: tuple[StepPlan, ...], starting: Starting
+) -> RunPlan:
+    """Return the plan of a run.
+
+    Args:
+        name: The pipeline's.
+        spec: Of its document; its steps are not looked at.
+        steps: What they were compiled to.
+        starting: What this run is started with.
+    """
     names = {"params": dict(starting.params), "trigger": starting.trigger_data}
     limits: tuple[Limit, ...] = ()
     if spec.concurrency is not None:
         key = str(render(spec.concurrency.key, names))
         limits = (Limit(f"{starting.pipeline_id}:{key}"[:200], spec.concurrency.limit),)
-    steps = compile_steps(spec.steps)
-    if spec.outputs:
-        steps = (*steps, _outputs_step(spec.outputs, spec.steps))
     return RunPlan(
         kind=RUN_KIND,
-        name=pipeline.name,
+        name=name,
         tenant_id=starting.tenant_id,
         project_id=starting.project_id,
         steps=steps,
         params=dict(starting.params),
         context={
             "pipeline_id": str(starting.pipeline_id),
-            "pipeline": pipeline.name,
+            "pipeline": name,
             "version": starting.version,
             "services": render_json(dict(spec.services), names),
             "components": render_json(dict(spec.components), names),

@@ -156,18 +156,38 @@ class FolderPart(Body):
     """Parameter → expression over `object`: `name`, `path`, `size`, `modified_at`."""
 
 
-class BucketPart(Body):
-    """New objects of an S3-compatible bucket start a run each."""
+class NotificationsPart(Body):
+    """A bucket tells of new objects by calls to the path that the pipeline shows."""
 
-    endpoint: Annotated[str, Field(min_length=1, max_length=1_024)]
+    secret: Name
+    """Name of the project's secret: it signs the calls, or is their token as MinIO sends it."""
+    tolerance_seconds: Annotated[int, Field(strict=True, ge=1, le=3_600)] = 300
+
+
+class BucketPart(Body):
+    """New objects of an S3-compatible bucket start a run each: looked for, told of, or both."""
+
+    endpoint: Annotated[str, Field(min_length=1, max_length=1_024)] | None = None
+    """Where to look; without it the bucket has to tell."""
+    notifications: NotificationsPart | None = None
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
     prefix: Annotated[str, Field(max_length=1_024)] = ""
+    suffix: Annotated[str, Field(max_length=1_024)] = ""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,50}$")] = "us-east-1"
     access_key: Name | None = None
     """Names of the project's secrets; without them the bucket is read as anybody."""
     secret_key: Name | None = None
     every_seconds: Annotated[int, Field(strict=True, ge=1, le=86_400)] = 60
     parameters: dict[Word, String] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _know_how(self) -> "BucketPart":
+        if self.endpoint is None and self.notifications is None:
+            raise refusal(
+                "A bucket is looked into at its endpoint, or tells of new objects.",
+                "Write endpoint, notifications or both.",
+            )
+        return self
 
 
 class ScheduledTrigger(Body):

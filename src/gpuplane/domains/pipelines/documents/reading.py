@@ -3,7 +3,9 @@
 Every mistake of form is found in one pass, with its path, the reason and the fix.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -21,7 +23,7 @@ from gpuplane.domains.pipelines.documents.models import (
 from gpuplane.domains.pipelines.errors import BadPipeline, PipelineTooLarge
 from gpuplane.kit.errors import FieldError
 from gpuplane.kit.problems import refused_fields
-from gpuplane.kit.yaml_texts import PlainLoader
+from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 
 MAX_ERRORS = 100
 """Mistakes that are told at once."""
@@ -30,14 +32,15 @@ _SPEC_FIELDS = frozenset(
     " triggered_by_pipeline_id timeout_seconds deadline status current_step_id created_at"
     " started_at completed_at template_id parameters steps".split()
 )
+_TRIGGER_TYPE = re.compile(r"^(spec\.triggers\[\d+\])\.(?:scheduled|event|pipeline)(?=\.|$)")
 _STEP_STATE = frozenset(
     "pipeline_id job_id outputs status error_message started_at completed_at".split()
 )
 """What the specification's rows say of a run; a document has no use for it."""
 
 
-def read_text(text: str) -> Any:
-    """Return the JSON value that a YAML or JSON text holds.
+def read_documents(text: str) -> list[Any]:
+    """Return the JSON values that a YAML or JSON text holds, one for each document.
 
     Raises:
         PipelineTooLarge: If the text is too long.
@@ -49,24 +52,9 @@ def read_text(text: str) -> Any:
             fix="Put data into a bucket and refer to it.",
         )
     try:
-        return yaml.load(text, Loader=_Loader)  # a safe loader without aliases
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or type(error).__name__
-        raise BadPipeline(
-            f"The text is no YAML{where}: {reason}.", fix="Check the indentation and the quotes."
-        ) from error
-
-
-class _Loader(PlainLoader):
-    """YAML without aliases: a page of them can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # yaml's own
-            raise yaml.composer.ComposerError(None, None, "aliases are not taken", event.start_mark)
-        return super().compose_node(parent, index)
+        return load_documents(text)
+    except UnreadableYaml as error:
+        raise BadPipeline(str(error), fix="Check the indentation and the quotes.") from error
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:
@@ -189,7 +177,11 @@ def _field_errors(error: ValidationError, model: type) -> list[FieldError]:
     refused = refused_fields(error.errors(include_url=False), model)
     seen: dict[str, FieldError] = {}
     for one in refused.errors:
-        seen.setdefault(one.field, one)  # one mistake, however many kinds a field might have had
+        # A trigger's type, by which its fields were chosen, is no part of where they stand.
+        found = replace(one, field=_TRIGGER_TYPE.sub(r"\1", one.field))
+        seen.setdefault(
+            found.field, found
+        )  # one mistake, however many kinds a field might have had
     return list(seen.values())
 
 

@@ -233,6 +233,9 @@ def _add(meter: Meter, at: int, left: Any, right: Any) -> Any:
     if isinstance(left, str) and isinstance(right, str):
         meter.make(at, len(left) + len(right))
         return left + right
+    if isinstance(left, bytes) and isinstance(right, bytes):
+        meter.make(at, len(left) + len(right))
+        return left + right
     if isinstance(left, list) and isinstance(right, list):
         meter.make(at, 8 * (len(left) + len(right)))
         return left + right
@@ -324,13 +327,16 @@ def _unequal(meter: Meter, at: int, left: Any, right: Any) -> bool:
     return not are_equal(left, right, meter, at)
 
 
+_ORDERED = str | bytes | bool | datetime | timedelta
+
+
 def _ordered(sign: str, holds: Callable[[Any, Any], bool]) -> Callable[..., bool]:
     def run(meter: Meter, at: int, left: Any, right: Any) -> bool:
         numbers = is_number(left) and is_number(right)
-        alike = type(left) is type(right) and isinstance(left, str | bool | datetime | timedelta)
+        alike = type(left) is type(right) and isinstance(left, _ORDERED)
         if not numbers and not alike:
             raise wrong(at, sign, left, right)
-        if isinstance(left, str):
+        if isinstance(left, str | bytes):
             meter.spend(at, len(left) // 64)
         return holds(left, right)
 

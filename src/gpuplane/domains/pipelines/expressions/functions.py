@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuplane.domains.pipelines.expressions import patterns
+from gpuplane.domains.pipelines.expressions import binary, instants, patterns
 from gpuplane.domains.pipelines.expressions.problems import ExpressionError, Kind
 from gpuplane.domains.pipelines.expressions.values import (
     Meter,
@@ -77,7 +77,7 @@ def _list(at: int, name: str, value: Any) -> Sequence[Any]:
 
 
 def _size(meter: Meter, at: int, value: Any) -> int:
-    if not isinstance(value, str | list | Mapping):
+    if not isinstance(value, str | bytes | list | Mapping):
         raise wrong(at, "size", value)
     return len(value)
 
@@ -99,7 +99,17 @@ def to_text(meter: Meter, at: int, value: Any) -> str:
             return f"{number_text(value.total_seconds())}s"
         case None:
             return "null"
+        case bytes():
+            return binary.text_of(meter, at, value)
     return _to_json_text(meter, at, value)
+
+
+def _to_uint(meter: Meter, at: int, value: Any) -> int:
+    """Return a whole number that is not negative: JSON has no kind of its own for them."""
+    found = _to_int(meter, at, value)
+    if found < 0 or isinstance(value, datetime):
+        raise ExpressionError(f"{found} is no uint.", at, Kind.TYPE)
+    return found
 
 
 def _to_json_text(meter: Meter, at: int, value: Any, indent: Any = None) -> str:
@@ -193,7 +203,7 @@ def _timestamp(meter: Meter, at: int, value: Any) -> datetime:
         "An instant is written as RFC 3339 with a zone.",
         at,
         Kind.TYPE,
-        "Such as _timestamp('2026-05-01T09:00:00Z').",
+        "Such as timestamp('2026-05-01T09:00:00Z').",
     )
 
 
@@ -491,10 +501,15 @@ FUNCTIONS: dict[str, Function] = {
     "int": Function(_to_int, 1, 1),
     "double": Function(_to_double, 1, 1),
     "bool": Function(_to_bool, 1, 1),
+    "uint": Function(_to_uint, 1, 1),
+    "bytes": Function(binary.to_bytes, 1, 1),
+    "base64.encode": Function(binary.to_base64, 1, 1),
+    "base64.decode": Function(binary.from_base64, 1, 1),
     "dyn": Function(_same, 1, 1),
     "type": Function(_type_name, 1, 1),
     "timestamp": Function(_timestamp, 1, 1),
     "duration": Function(_duration, 1, 1),
+    **{name: Function(instants.field_of(name), 1, 2) for name in instants.NAMES},
     "contains": Function(_contains, 2, 2),
     "startsWith": Function(_starts_with, 2, 2),
     "endsWith": Function(_ends_with, 2, 2),

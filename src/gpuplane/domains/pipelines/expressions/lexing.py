@@ -93,16 +93,30 @@ def _number(text: str, at: int) -> int | float:
     return value
 
 
-def _string(text: str, at: int) -> str:
+def _string(text: str, at: int) -> str | bytes:
     start = min(text.index(sign) for sign in ("'", '"') if sign in text)
     prefix, body = text[:start].lower(), text[start:]
-    if "b" in prefix:
-        raise ExpressionError(
-            "There are no bytes in pipelines.", at, Kind.SYNTAX, "Write text without the b."
-        )
     quotes = 3 if body[:3] in ('"""', "'''") and len(body) >= 6 else 1
     inner = body[quotes:-quotes]
+    if "b" in prefix:
+        return inner.encode() if "r" in prefix else _bytes(inner, at)
     return inner if "r" in prefix else _ESCAPE.sub(lambda found: _escape(found, at), inner)
+
+
+def _bytes(inner: str, at: int) -> bytes:
+    """Return bytes: text as UTF-8, and a byte for each number that is escaped."""
+    parts: list[bytes] = []
+    place = 0
+    for found in _ESCAPE.finditer(inner):
+        parts.append(inner[place : found.start()].encode())
+        code = int(found[1], 16) if found[1] else int(found[4], 8) if found[4] else None
+        if found[2] or found[3] or (code is not None and code > 0xFF):
+            raise ExpressionError(
+                "No byte has this number.", at, Kind.SYNTAX, "Write \\x and two digits."
+            )
+        parts.append(_escape(found, at).encode() if code is None else bytes([code]))
+        place = found.end()
+    return b"".join([*parts, inner[place:].encode()])
 
 
 def _escape(found: re.Match[str], at: int) -> str:

@@ -42,7 +42,7 @@ _TESTS: dict[str, str] = {
     "none": "null", "null": "null", "string": "string", "number": "number", "mapping": "map",
     "sequence": "list", "iterable": "list", "boolean": "bool", "integer": "int", "float": "double",
 }  # fmt: skip
-_NAMESPACES = frozenset({"math", "strings", "lists", "json"})
+_NAMESPACES = frozenset({"math", "strings", "lists", "json", "base64"})
 
 
 @lru_cache(maxsize=4_096)

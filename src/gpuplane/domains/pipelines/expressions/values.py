@@ -5,6 +5,7 @@ and a boolean is no number. Every step and every byte made is counted against a 
 same expression over the same values is refused everywhere or nowhere.
 """
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ def kind_of(value: object) -> str:
             return "double"
         case str():
             return "string"
+        case bytes():
+            return "bytes"
         case list() | tuple():
             return "list"
         case Mapping():
@@ -110,13 +113,13 @@ def are_equal(left: Any, right: Any, meter: Meter, at: int) -> bool:
         )
     if type(left) is not type(right):
         return False
-    if isinstance(left, str):
+    if isinstance(left, str | bytes):
         meter.spend(at, len(left) // 64)
     return bool(left == right)
 
 
 def to_json(value: Any, meter: Meter, at: int) -> Any:
-    """Return a value as JSON has it: instants as text, durations in seconds.
+    """Return a value as JSON has it: instants as text, durations in seconds, bytes as base64.
 
     Counts what it copies: lists may hold the same list many times.
     """
@@ -137,6 +140,9 @@ def to_json(value: Any, meter: Meter, at: int) -> Any:
         case Mapping() as pairs:
             meter.make(at, 16 * len(pairs))
             return {_key(key, at): to_json(item, meter, at) for key, item in pairs.items()}
+        case bytes() as data:
+            meter.make(at, 2 * len(data))
+            return base64.b64encode(data).decode()
         case datetime() as instant:
             return instant_text(instant)
         case timedelta() as duration:

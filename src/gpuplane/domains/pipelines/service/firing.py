@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events.service import NewEvent, record
@@ -79,7 +78,8 @@ def _new_trigger(
         upstream = trigger.pipeline
     else:
         kind = "webhook" if trigger.webhook else "folder" if trigger.folder else "bucket"
-        due_at = None if trigger.webhook else now
+        told_only = trigger.bucket is not None and trigger.bucket.endpoint is None
+        due_at = None if trigger.webhook or told_only else now
     return TriggerRecord(
         id=new_id(),
         pipeline_id=pipeline_record.id,
@@ -109,12 +109,6 @@ def next_due(session: ReadSession) -> int | None:
 def has_upstream(session: ReadSession) -> bool:
     """Return whether any trigger waits for runs of another pipeline."""
     return repository.has_upstream(session)
-
-
-def webhook_of(session: ReadSession, trigger_id: UUID) -> TriggerRecord | None:
-    """Return a webhook trigger, or None."""
-    found = repository.find_trigger(session, trigger_id)
-    return found if found is not None and found.kind == "webhook" else None
 
 
 def store_looked(
@@ -199,6 +193,11 @@ def parameters_of(trigger: TriggerRecord) -> dict[str, Any]:
     return dict(part.get("parameters") or {})
 
 
+def list_waiting(session: ReadSession, run: Run) -> list[TriggerRecord]:
+    """Return the triggers that wait for runs of a run's pipeline, by its name or its id."""
+    return repository.list_upstream(session, run.project_id, [run.name, str(run.source_id)])
+
+
 def fire_for_run(
     session: WriteSession, run: Run, outputs: Any, policy: RunPolicy, now: int
 ) -> Sequence[Fired]:
@@ -216,7 +215,7 @@ def fire_for_run(
             policy,
             now,
         )
-        for trigger in repository.list_upstream(session, run.project_id, run.name)
+        for trigger in list_waiting(session, run)
         if str(run.status) in trigger.spec["statuses"]
     ]
 

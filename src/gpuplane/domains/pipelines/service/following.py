@@ -12,7 +12,7 @@ from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.pipelines import repository
 from gpuplane.domains.pipelines.documents.compiling import OUTPUTS_KEY, RUN_KIND
-from gpuplane.domains.pipelines.service.firing import fire_for_run
+from gpuplane.domains.pipelines.service.firing import fire_for_run, list_waiting
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import RunPolicy
 from gpuplane.kit.errors import ProductError
@@ -61,7 +61,7 @@ def _end_of_run(session: WriteSession, event: Event, policy: RunPolicy, now: int
     run = runs.find_run(session, UUID(event.subject_id))
     if run is None:
         return
-    if not repository.list_upstream(session, run.project_id, run.name):
+    if not list_waiting(session, run):
         return
     try:
         outputs = runs.get_step(session, run.id, OUTPUTS_KEY).output

@@ -10,14 +10,21 @@ from gpuplane.core.workloads import SourceType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.pipelines import repository
-from gpuplane.domains.pipelines.documents.compiling import Starting, compile_run
+from gpuplane.domains.pipelines.documents.compiling import Starting, plan_run
 from gpuplane.domains.pipelines.documents.parameters import resolve_parameters
-from gpuplane.domains.pipelines.documents.reading import read_pipeline
+from gpuplane.domains.pipelines.documents.remembering import (
+    Compilations,
+    Compiled,
+    compile_document,
+)
 from gpuplane.domains.pipelines.errors import BadParameters, PipelineArchived, VersionNotFound
 from gpuplane.domains.pipelines.expressions import ExpressionError, PlacedError
 from gpuplane.domains.pipelines.rules import PipelineRecord, PipelineStatus
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Run, RunPolicy
+
+_compilations = Compilations()
+"""Of this process: content by its digest, so that nothing in it is ever out of date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +64,19 @@ def start(
             f"{record.name} is archived and starts no runs.", fix="Restore it first."
         )
     number = asked.version or record.version_number
-    version = repository.find_version(session, record.id, number)
-    if version is None:
+    compiled = _compiled(session, record.id, number)
+    if compiled is None:
         raise VersionNotFound(
             f"{record.name} has no version {number}.",
             field="version",
             fix=f"Versions are 1 to {record.version_number}.",
         )
-    pipeline = read_pipeline(dict(version.document))
     starting = Starting(
         pipeline_id=record.id,
         version=number,
         tenant_id=record.tenant_id,
         project_id=record.project_id,
-        params=resolve_parameters(pipeline.spec, asked.parameters),
+        params=resolve_parameters(compiled.spec, asked.parameters),
         now=now,
         started_by=asked.actor,
         user_id=asked.user_id,
@@ -82,7 +88,7 @@ def start(
         may_critical=asked.may_critical,
     )
     try:
-        plan = compile_run(pipeline, starting)
+        plan = plan_run(compiled.name, compiled.spec, compiled.steps, starting)
     except PlacedError as error:
         raise BadParameters(
             f"{error.path}: {error.error}", field=f"spec.{error.path}", fix=error.error.fix
@@ -90,6 +96,31 @@ def start(
     except ExpressionError as error:
         raise BadParameters(str(error), field="spec.concurrency.key", fix=error.fix) from error
     return runs.start_run(session, plan, now, policy)
+
+
+def prepare(session: ReadSession, pipeline_id: UUID, number: int | None = None) -> None:
+    """Read and compile a version before the transaction that starts a run of it.
+
+    What is not there is told when it is started.
+    """
+    record = None if number else repository.find_pipeline(session, pipeline_id)
+    number = number or (record.version_number if record is not None else None)
+    if number is not None:
+        _compiled(session, pipeline_id, number)
+
+
+def _compiled(session: ReadSession, pipeline_id: UUID, number: int) -> Compiled | None:
+    """Return what a version was compiled to; None if there is none of that number."""
+    digest = repository.find_digest(session, pipeline_id, number)
+    found = None if digest is None else _compilations.find(digest)
+    if digest is None or found is not None:
+        return found
+    version = repository.find_version(session, pipeline_id, number)
+    if version is None:
+        return None
+    found = compile_document(version.document)
+    _compilations.keep(digest, found)
+    return found
 
 
 def keep_log(session: WriteSession, step_id: UUID, attempt: int, text: str, now: int) -> None:

@@ -405,6 +405,9 @@ def _check_secrets(session: ReadSession, project_id: UUID, pipeline: Pipeline) -
         path = f"spec.triggers[{place}]"
         if trigger.webhook is not None:
             named.setdefault(trigger.webhook.secret, f"{path}.webhook.secret")
+        if trigger.bucket is not None and trigger.bucket.notifications is not None:
+            where = f"{path}.bucket.notifications.secret"
+            named.setdefault(trigger.bucket.notifications.secret, where)
         for name in ("access_key", "secret_key"):
             key: str | None = getattr(trigger.bucket, name, None)
             if key is not None:

@@ -58,7 +58,7 @@ def make_trigger_check(tools: StepTools) -> Callable[[Trigger], Sequence[FieldEr
                     "Have GPUPLANE_PIPELINES_FOLDERS name it or one above it.",
                 )
             ]
-        if trigger.bucket is not None:
+        if trigger.bucket is not None and trigger.bucket.endpoint is not None:
             problem = target_problem(tools, trigger.bucket.endpoint)
             if problem is not None:
                 return [FieldError("bucket.endpoint", problem, "Use another address.")]

@@ -22,6 +22,8 @@ from gpuplane.kit.access import Grant, Principal, Role
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.errors import ProductError, TooManyRequests, Unavailable
 
+OUTPUTS_FILE = "outputs.json"
+"""What a backend says of the file where a job leaves its outputs begins with its name."""
 LOOK_MS = 2_000
 """How long a change of a job may go unheard."""
 OWN = frozenset(
@@ -103,10 +105,26 @@ class Jobs:
         if found.job_type is JobType.SERVICE:
             return await self._look_at_service(call, config, found)
         if found.status is JobStatus.COMPLETED:
+            problem = "" if found.outputs else await self._outputs_problem(call, found)
+            if problem:
+                return Failed(
+                    "OutputsRefused",
+                    f"The job {found.name} completed, and what it wrote cannot be taken: {problem}",
+                    is_final=True,
+                    detail={"job_id": str(found.id)},
+                )
             return Completed(outputs_of(found), message=f"{found.name} completed.")
         if found.status in TERMINAL:
             return _ended(found)
         return self._awaiting(call, found, f"{found.name} is {found.status}.")
+
+    async def _outputs_problem(self, call: StepCall, job: Job) -> str:
+        """Return why a job's outputs were not taken; empty where it wrote none."""
+        _, attempts = await self._tools.database.read(
+            lambda s: jobs.list_attempts(s, principal_of(call), job.id)
+        )
+        told = [replica.message for replica in attempts[-1].replicas if replica.rank == 0]
+        return next((each for each in told if OUTPUTS_FILE in each), "") if attempts else ""
 
     async def _look_at_service(self, call: StepCall, config: JobConfig, job: Job) -> Answer:
         if job.status is JobStatus.RUNNING:

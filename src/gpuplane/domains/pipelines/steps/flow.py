@@ -197,4 +197,4 @@ def _children_failed(failed: Mapping[str, str]) -> Failed:
     first = next(iter(failed.items()), ("", ""))
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
     told = f"{first[0]}: {first[1]}{more}" if first[0] else "Too few branches completed."
-    return Failed("ChildrenFailed", told, is_final=True, detail={"failed": dict(failed)})
+    return Failed("ChildrenFailed", told, detail={"failed": dict(failed)})

@@ -128,7 +128,8 @@ def guarded(inner: Inner) -> Inner:
             return failed_expression(error, "")
         except ValidationError as error:
             refused = refused_fields(error.errors(include_url=False))
-            return Failed("InvalidConfig", f"config.{refused.detail}", is_final=True)
+            place = "config." if refused.errors[0].field else "config: "
+            return Failed("InvalidConfig", f"{place}{refused.detail}", is_final=True)
 
     return run
 

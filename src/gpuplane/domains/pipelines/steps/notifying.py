@@ -1,6 +1,7 @@
 """NOTIFICATION: a message to people by a channel that is set up."""
 
 import asyncio
+import hashlib
 import json
 from typing import Any
 
@@ -47,6 +48,10 @@ class Notifications:
             return Failed("AddressRefused", str(refusal), is_final=True)
         except (httpx2.HTTPError, OSError, UnicodeError) as failure:
             return Failed("Unreachable", f"{type(failure).__name__}: {failure}"[:500])
+        except ValueError as error:  # a recipient of several lines, and the like
+            return Failed(
+                "BadMessage", f"The message cannot be sent: {error}."[:500], is_final=True
+            )
         return Completed({**kept, "delivered": count})
 
     async def _send(self, call: StepCall, config: NotificationConfig, recipients: list[str]) -> int:
@@ -55,8 +60,7 @@ class Notifications:
             mail = self._tools.send_mail
             assert mail is not None, "a channel that is not set up was refused before"
             subject = f"[{config.severity}] {title}"
-            await asyncio.to_thread(mail, tuple(recipients), subject, config.message)
-            return len(recipients)
+            return await asyncio.to_thread(mail, tuple(recipients), subject, config.message)
         if config.channel == "slack":
             for recipient in recipients or [""]:
                 await self._post(call, self._tools.channels.slack_url, _slack(config, recipient))
@@ -92,7 +96,7 @@ class Notifications:
 def _recipients(given: list[str] | str) -> list[str]:
     if isinstance(given, str):
         return [part.strip() for part in given.split(",") if part.strip()]
-    return list(given)
+    return [recipient for recipient in given if recipient.strip()]
 
 
 def _slack(config: NotificationConfig, recipient: str) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def _pagerduty(call: StepCall, config: NotificationConfig, key: str, title: str)
     return {
         "routing_key": key,
         "event_action": "trigger",
-        "dedup_key": call.idempotency_key,
+        "dedup_key": f"{call.step_id}-{hashlib.sha256(call.idempotency_key.encode()).hexdigest()}",
         "payload": {
             "summary": config.message[:1_024],
             "source": title,

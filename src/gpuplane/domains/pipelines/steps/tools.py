@@ -56,4 +56,4 @@ class StepTools:
     folders: tuple[str, ...] = ()
     response_bytes: int = 1 << 20
     function_network: bool = False
-    send_mail: Callable[[tuple[str, ...], str, str], None] | None = None
+    send_mail: Callable[[tuple[str, ...], str, str], int] | None = None

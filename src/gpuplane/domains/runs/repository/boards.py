@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, bindparam, delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 
 from gpuplane.core.lifecycle.runs import (
     RunCondition,
@@ -129,7 +129,7 @@ def load_all_steps(session: ReadSession, run_id: UUID) -> dict[int, Step]:
     return {step.seq: step for step in found if step.run_id == run_id}
 
 
-def run_of(row: Row[Any]) -> Run:
+def run_of(row: Sequence[Any]) -> Run:
     """Return a run from the columns of its fields, in their order."""
     run = Run(*tuple(row))
     run.status, run.condition = _RUN_STATUS[run.status], _RUN_CONDITION[run.condition]
@@ -137,7 +137,7 @@ def run_of(row: Row[Any]) -> Run:
     return run
 
 
-def step_of(row: Row[Any]) -> Step:
+def step_of(row: Sequence[Any]) -> Step:
     """Return a step from the columns of its fields, in their order."""
     step = Step(*tuple(row))
     step.spec = read_spec(row[_SPEC_AT], step.key)

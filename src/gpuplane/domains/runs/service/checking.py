@@ -8,8 +8,17 @@ from gpuplane.domains.runs.repository import auditing as repository
 def check(session: ReadSession) -> list[str]:
     """Return a sentence for each broken promise about runs."""
     faults: list[str] = []
-    for run, steps in repository.walk_runs(session):
-        faults += find_run_faults(run, steps)
+    for found in repository.walk_runs(session):
+        if isinstance(found, str):
+            faults.append(found)
+        elif found.damage:  # what cannot be read agrees with nothing
+            faults += [f"Run {found.run.id}: {each}." for each in found.damage]
+        else:
+            faults += find_run_faults(found.run, found.steps)
+    faults += [
+        f"The {what} {key} of runs cannot be read."
+        for what, key in repository.list_unreadable(session)
+    ]
     faults += [
         f"Step {step_id} belongs to no run that exists." for step_id in repository.orphans(session)
     ]

@@ -11,7 +11,9 @@ from gpuplane.core.runs.checking import find_plan_faults
 from gpuplane.core.runs.plans import OnFailure, RunPlan
 from gpuplane.core.runs.reviving import (
     AGAIN,
+    failed_needs,
     failed_steps,
+    goes_on_without,
     lies_in_satisfied,
     plan_fork,
     revival_refusal,
@@ -29,6 +31,7 @@ from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPoli
 from gpuplane.domains.runs.service.settling import settle
 from gpuplane.domains.runs.service.starting import (
     LIMITED_MESSAGE,
+    count_room,
     hold_if_limited,
     new_run,
     refuse_faults,
@@ -139,7 +142,7 @@ def retry_step(
         raise RunInTheWay(
             "The step that it is part of ended well without it.", fix="Fork the run to repeat it."
         )
-    return _revive(session, board, [step.seq], now, actor)
+    return _revive(session, board, [step.seq], now, actor, policy)
 
 
 def rerun_from_failure(
@@ -157,10 +160,12 @@ def rerun_from_failure(
         raise RunInTheWay(_state_of(board), fix="Wait for its end, or retry one step.")
     if not roots:
         raise RunInTheWay(_state_of(board), fix="Nothing in it failed.")
-    return _revive(session, board, roots, now, actor)
+    return _revive(session, board, roots, now, actor, policy)
 
 
-def _revive(session: WriteSession, board: Board, roots: list[int], now: int, actor: str) -> RunView:
+def _revive(
+    session: WriteSession, board: Board, roots: list[int], now: int, actor: str, policy: RunPolicy
+) -> RunView:
     run = board.run
     refusal = revival_refusal(run)
     if refusal:
@@ -168,10 +173,19 @@ def _revive(session: WriteSession, board: Board, roots: list[int], now: int, act
     if run.deadline_at is not None and run.deadline_at <= now:
         raise RunInTheWay("Its deadline has passed.", fix="Start it anew with another deadline.")
     for seq in roots:
-        parent = board.steps[seq].parent
-        if parent and not board.steps[parent].is_over and not board.steps[parent].kids_left:
-            raise RunInTheWay("Its parent goes on already.", fix="Wait for the run's end.")
+        if goes_on_without(board, seq):
+            raise RunInTheWay(
+                "The step that it is part of goes on already.", fix="Wait for the run's end."
+            )
+        lacking = failed_needs(board, seq, roots)
+        if lacking:
+            raise RunInTheWay(
+                f"{board.steps[seq].key} needs {', '.join(lacking)}, which did not complete.",
+                fix="Retry that one, or rerun the run from its failure.",
+            )
     was_over = run.is_over
+    if was_over:
+        refuse_too_many(count_room(session, run.project_id, policy), policy)
     revive(board, roots, now)
     if was_over:
         _tell(board, "run.reopened")
@@ -235,8 +249,8 @@ def fork_run(
         created_by=actor,
     )
     refuse_faults(find_plan_faults(plan, policy.rules))
+    refuse_too_many(count_room(session, plan.project_id, policy), policy)
     run = new_run(plan, now)
-    refuse_too_many(session, plan.project_id, run.id, policy)
     steps = [new_step(run.id, place, spec) for place, spec in enumerate(plan.steps, 1)]
     link_steps(steps, now)
     kept = {each.key: each for each in taken_over(board, start.seq)}

@@ -80,7 +80,7 @@ def get_step(session: ReadSession, run_id: UUID, wanted: str) -> StepView:
 
 def count_open_runs_of(session: ReadSession, source_id: UUID) -> int:
     """Return how many runs of a source are not over."""
-    return listing.count_open(session, source_id=source_id)
+    return listing.count_open_of(session, source_id)
 
 
 def count_open_runs(session: ReadSession) -> dict[tuple[str, str], int]:

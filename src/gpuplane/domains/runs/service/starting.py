@@ -17,10 +17,9 @@ from gpuplane.domains.runs.service.policies import DEFAULT_POLICY, RUNS, RunPoli
 from gpuplane.kit.errors import FieldError, ProductError
 from gpuplane.kit.ids import new_id
 
-COUNTED_ALWAYS = 2_000
-COUNTED_EVERY = 64
-"""Counting open runs walks them: above the first number one start in so many does it, so that a
-limit of many thousand is held to within so many."""
+COUNTED_ALONE = 1_000
+"""So close to its limit a project's runs are counted by one transaction at a time: more than all
+others together may be adding just then."""
 LIMITED_MESSAGE = "It waits for other runs of the same key."
 
 
@@ -50,6 +49,7 @@ def start_runs(
     known: dict[tuple[UUID, str], RunView] = {}
     added: list[tuple[Run, RunPlan]] = []
     steps: list[Step] = []
+    room: dict[UUID, int] = {}
     for plan in plans:
         key = None if plan.dedup_id is None else (plan.project_id, plan.dedup_id)
         same = None if key is None else known.get(key) or listing.find_by_dedup(session, *key)
@@ -57,10 +57,15 @@ def start_runs(
             outcomes.append(same)
             continue
         try:
-            run, own = _prepare(session, plan, now, policy)
+            refuse_plan(plan, now, policy)
+            if plan.project_id not in room:
+                room[plan.project_id] = count_room(session, plan.project_id, policy)
+            refuse_too_many(room[plan.project_id], policy)
         except ProductError as error:
             outcomes.append(error)
             continue
+        room[plan.project_id] -= 1
+        run, own = _prepare(session, plan, now)
         added.append((run, plan))
         steps += own
         view = view_of(run, plan)
@@ -74,15 +79,16 @@ def start_runs(
     return outcomes
 
 
-def _prepare(
-    session: WriteSession, plan: RunPlan, now: int, policy: RunPolicy
-) -> tuple[Run, list[Step]]:
-    """Return the rows of a run that may be started."""
+def refuse_plan(plan: RunPlan, now: int, policy: RunPolicy) -> None:
+    """Raise PlanRefused if a plan cannot be run; tells each place."""
     refuse_faults(find_plan_faults(plan, policy.rules))
     if plan.deadline_at is not None and plan.deadline_at <= now:
         refuse_faults([PlanFault("deadline_at", "The deadline has passed.")])
+
+
+def _prepare(session: WriteSession, plan: RunPlan, now: int) -> tuple[Run, list[Step]]:
+    """Return the rows of a run that may be started."""
     run = new_run(plan, now)
-    refuse_too_many(session, plan.project_id, run.id, policy)
     steps = [new_step(run.id, place, spec) for place, spec in enumerate(plan.steps, 1)]
     link_steps(steps, now)
     hold_if_limited(session, plan, run, steps)
@@ -110,13 +116,18 @@ def refuse_faults(faults: Sequence[PlanFault]) -> None:
     )
 
 
-def refuse_too_many(
-    session: WriteSession, project_id: UUID, run_id: UUID, policy: RunPolicy
-) -> None:
+def count_room(session: WriteSession, project_id: UUID, policy: RunPolicy) -> int:
+    """Return how many runs a project may still start; exact, whoever else is starting some."""
+    room = policy.open_runs - listing.count_open(session, project_id)
+    if room <= COUNTED_ALONE and session.dialect == "postgresql":
+        listing.lock_open(session, project_id)
+        room = policy.open_runs - listing.count_open(session, project_id)
+    return room
+
+
+def refuse_too_many(room: int, policy: RunPolicy) -> None:
     """Raise TooManyRuns if a project has as many open runs as it may."""
-    if policy.open_runs > COUNTED_ALWAYS and run_id.int % COUNTED_EVERY:
-        return
-    if listing.count_open(session, project_id=project_id) >= policy.open_runs:
+    if room < 1:
         raise TooManyRuns(
             f"The project has {policy.open_runs} runs that are not over.",
             fix="Wait for some to end, or cancel those that are not needed.",

@@ -134,11 +134,22 @@ def register_again(cluster: str, addons: tuple[str, ...], *, wait: bool) -> None
 
 @click.command("set")
 @click.argument("cluster")
-@click.option("--admission", type=click.Choice(["embedded", "kueue"]))
-@click.option("--role", type=click.Choice(["manager", "worker"]))
-@click.option("--ingress-url")
-@click.option("--masters/--no-masters", "enable_master_node", default=None)
-@click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE")
+@click.option("--admission", type=click.Choice(["embedded", "kueue"]), help="Who admits work.")
+@click.option("--role", type=click.Choice(["manager", "worker"]), help="Among several clusters.")
+@click.option("--ingress-url", help="Where services of the cluster are reached from outside.")
+@click.option(
+    "--masters/--no-masters",
+    "enable_master_node",
+    default=None,
+    help="Whether control-plane nodes count and take work.",
+)
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="What affinity and data classes ask for; may be given several times.",
+)
 def change(cluster: str, attributes: tuple[str, ...], **given: Any) -> None:
     """Change what is said of a cluster; what is left out stays."""
     body = {key: value for key, value in given.items() if value is not None}

@@ -221,13 +221,13 @@ def decide_unreached(
         "failures": failures,
         "failed_at": recent,
         "next_try_at": now + wait_ms,
-        "not_available_since": (
-            now if cluster.not_available_since is None else cluster.not_available_since
-        ),
         "last_retry_at": now if cluster.failures else cluster.last_retry_at,
     }
     if cluster.state in HELD_STATES or _failed_to_register(cluster):
         return changes
+    # Of one that failed to register it stays None: that is how it is told from one out of reach.
+    if cluster.not_available_since is None:
+        changes["not_available_since"] = now
     said = f"{reason} It was tried {failures} times." if exhausted else reason
     changes["state"] = ClusterState.ERROR if exhausted else ClusterState.NOT_AVAILABLE
     changes["state_reason"] = said

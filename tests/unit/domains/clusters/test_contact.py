@@ -105,3 +105,11 @@ def test_a_registration_that_failed_is_not_mended_by_an_answer() -> None:
     cluster = a_cluster(ClusterState.ERROR, state_reason="RightsMissing")
     assert "state" not in decide_reached(cluster)
     assert "state" not in decide_unreached(cluster, "refused", 5)
+
+
+def test_a_registration_that_failed_is_not_mended_by_an_outage_and_an_answer_after_it() -> None:
+    cluster = a_cluster(ClusterState.ERROR, state_reason="RightsMissing")
+    cluster = fail(fail(cluster, 5), 40 * S)
+    assert (cluster.failures, cluster.not_available_since) == (2, None)
+    again = decide_reached(cluster)
+    assert again == {"failures": 0, "failed_at": [], "next_try_at": None}

@@ -132,7 +132,10 @@ class LoopRunner:
             again = await body.run_once()
             state.consecutive_failures = 0
             state.last_error = None
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            # What a body waited for may have been cancelled; that alone must not end the loop.
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             state.failures += 1
             state.consecutive_failures += 1
             state.last_error = f"{type(error).__name__}: {error}"
@@ -144,3 +147,9 @@ class LoopRunner:
             state.last_finished = self._clock.now_ms()
             state.last_duration_s = self._clock.monotonic() - started
         return again
+
+
+def _is_being_cancelled() -> bool:
+    """Return whether somebody asked this very task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -40,6 +40,20 @@ class CountingLoop:
             await asyncio.wait_for(self.turned.wait(), 10)
 
 
+class WaitingLoop(CountingLoop):
+    """Waits in each turn for what somebody else may cancel."""
+
+    def __init__(self) -> None:
+        super().__init__("waiting")
+        self.awaited: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def run_once(self) -> bool:
+        self.awaited = asyncio.get_running_loop().create_future()
+        self.turns += 1
+        self.turned.set()
+        return await self.awaited
+
+
 async def test_a_loop_runs_when_it_is_woken_and_not_before() -> None:
     runner, loop = LoopRunner(FakeClock()), CountingLoop()
     runner.add(loop)
@@ -82,6 +96,32 @@ async def test_an_error_ends_the_turn_is_counted_and_the_next_turn_is_the_retry(
     assert state.last_error == "LookupError: a bad turn"
     await runner.turn(loop, state)
     assert (state.failures, state.consecutive_failures, state.last_error) == (1, 0, None)
+
+
+async def test_a_turn_whose_work_was_cancelled_by_others_has_failed_and_the_loop_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner, loop = LoopRunner(FakeClock()), WaitingLoop()
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(1)
+    loop.awaited.cancel()
+    await loop.wait_for(2)
+    state = runner.states["waiting"]
+    assert (state.failures, state.consecutive_failures) == (1, 1)
+    assert "loop waiting failed" in caplog.text
+    await runner.stop()
+
+
+async def test_a_loop_that_is_stopped_in_a_turn_ends_without_a_failure() -> None:
+    runner, loop = LoopRunner(FakeClock()), WaitingLoop()
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(1)
+    await runner.stop()
+    state = runner.states["waiting"]
+    assert (state.failures, state.turns, loop.turns) == (0, 1, 1)
+    assert loop.awaited.cancelled()
 
 
 async def test_two_loops_of_one_name_are_refused() -> None:

@@ -116,11 +116,19 @@ class KubernetesBackend:
         """Begin to listen to the cluster; may be called again after a failure.
 
         Raises:
-            Unavailable: If it cannot be reached or read now.
+            Unavailable: If it cannot be reached or read now, or is being let go of.
         """
         if self._opening is None or (self._opening.done() and self._failed_to_open()):
             self._opening = asyncio.create_task(self._open(), name=f"open:{self.cluster_id}")
-        await asyncio.shield(self._opening)
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # `stop` ended the opening: whoever waited for it is not cancelled itself.
+            task = asyncio.current_task()
+            if not opening.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise Unavailable("Unreachable", "the cluster is being let go of") from None
 
     async def stop(self) -> None:
         """Let go of the cluster; what runs goes on."""

@@ -1,0 +1,104 @@
+"""The Kubernetes backend against a cluster that refuses, falls silent, or is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.backends.interface import Unavailable
+from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.kube.clients import KubeClient
+from tests.clocks import FakeClock
+from tests.integration.kube.scripted import Answer, Reply, Request, ScriptedServer, Stream
+from tests.waiting import wait_until_async
+
+
+class Cluster:
+    """What the scripted server tells: empty lists, quiet watches, and what a test put there."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, list[dict[str, Any]]] = {}
+        """By the last part of a list's path."""
+        self.forbidden: set[str] = set()
+        self.groups: dict[str, str] = {}
+        self.watches: list[Stream] = []
+        self.is_away = False
+        self.changes: list[Request] = []
+        self.held: asyncio.Event | None = None
+        """Keeps whoever asks for namespaces waiting."""
+
+    async def answer(self, request: Request) -> Answer:
+        if self.held is not None and "/namespaces/" in request.path:
+            await self.held.wait()
+        if self.is_away:
+            return Reply(503, {"kind": "Status", "reason": "ServiceUnavailable"})
+        if request.method != "GET":
+            self.changes.append(request)
+            return self._change(request)
+        what = request.path.rsplit("/", 1)[-1]
+        if request.path.startswith("/apis/") and request.path.count("/") == 2:
+            return self._group(what)
+        if what in self.forbidden:
+            return Reply(403, {"kind": "Status", "reason": "Forbidden", "message": "no"})
+        if request.param("watch"):
+            self.watches.append(Stream())
+            return self.watches[-1]
+        items = self.objects.get(what, [])
+        return Reply(body={"metadata": {"resourceVersion": "10"}, "items": items})
+
+    def _group(self, name: str) -> Reply:
+        if name not in self.groups:
+            return Reply(404, {"kind": "Status", "reason": "NotFound"})
+        version = {"groupVersion": f"{name}/{self.groups[name]}", "version": self.groups[name]}
+        return Reply(body={"kind": "APIGroup", "name": name, "versions": [version]})
+
+    def _change(self, request: Request) -> Reply:
+        if request.path.endswith("selfsubjectaccessreviews"):
+            asked = request.json["spec"]["resourceAttributes"]["resource"]
+            return Reply(201, {"status": {"allowed": asked not in self.forbidden}})
+        return Reply(body={"kind": "Status", "status": "Success"})
+
+
+@pytest.fixture
+def cluster(server: ScriptedServer) -> Cluster:
+    found = Cluster()
+    server.handler = found.answer
+    return found
+
+
+@pytest.fixture
+async def backend(
+    cluster: Cluster, client: KubeClient, clock: FakeClock, tmp_path: Path
+) -> AsyncIterator[KubernetesBackend]:
+    found = KubernetesBackend(client, "east", tmp_path, clock)
+    yield found
+    await found.stop()
+
+
+async def test_who_waits_for_a_cluster_that_is_let_go_of_is_told_so_and_not_cancelled(
+    cluster: Cluster, backend: KubernetesBackend, server: ScriptedServer
+) -> None:
+    cluster.held = asyncio.Event()
+    waiting = asyncio.create_task(backend.observe())
+    await wait_until_async(lambda: server.requests, "the cluster is being opened")
+    await backend.stop()
+    cluster.held.set()
+    with pytest.raises(Unavailable, match="let go of"):
+        await waiting
+
+
+async def test_who_waits_for_a_cluster_and_is_cancelled_itself_is_cancelled(
+    cluster: Cluster, backend: KubernetesBackend, server: ScriptedServer
+) -> None:
+    cluster.held = asyncio.Event()
+    waiting = asyncio.create_task(backend.observe())
+    await wait_until_async(lambda: server.requests, "the cluster is being opened")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    cluster.held.set()
+    assert (await backend.observe()).replicas == ()

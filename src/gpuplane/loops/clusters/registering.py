@@ -102,10 +102,10 @@ async def make_available(
     """Let the cluster take work, admitted by Kueue where it is served and nobody said otherwise."""
     counted = await tools.database.read(partial(_count_nodes, cluster_id=cluster.id))
     now = tools.clock.now_ms()
-    await tools.database.write(
+    found = await tools.database.write(
         "clusters.make_available", lambda s: clusters.make_available(s, cluster.id, now)
     )
-    return Completed({"state": "AVAILABLE", "nodes": counted})
+    return Completed({"state": str(found.state), "nodes": counted})
 
 
 def _count_nodes(session: Any, cluster_id: ClusterId) -> int:

@@ -107,9 +107,12 @@ def note_looked_at(
 
 
 def make_available(session: WriteSession, cluster_id: ClusterId, now: int) -> Cluster:
-    """Let a registered cluster take work; doing it again changes nothing."""
+    """Let a cluster that is being registered take work; in every other state change nothing.
+
+    A run that brings add-ons in may end while its cluster is drained: that goes on.
+    """
     cluster = get_cluster(session, cluster_id)
-    if cluster.state is ClusterState.AVAILABLE:
+    if cluster.state is not ClusterState.REGISTERING:
         return cluster
     _move(session, cluster, ClusterState.AVAILABLE, "", now, not_available_since=None, failures=0,
           failed_at=[], next_try_at=None)  # fmt: skip
@@ -240,8 +243,8 @@ def start_deletion(
     cluster = get_cluster(session, key)
     if cluster.kind != KUBERNETES or cluster.state is ClusterState.DELETING:
         raise _busy(cluster, "deleted")
-    if cluster.state is ClusterState.REGISTERING and cluster.run_id is not None:
-        runs.cancel_run(session, cluster.run_id, now)
+    if cluster.run_id is not None and runs.find_run(session, cluster.run_id) is not None:
+        runs.cancel_run(session, cluster.run_id, now, actor=actor, policy=policy)
     run = runs.start_run(session, plan, now, policy)
     said = f"{actor} deletes it."
     _move(session, cluster, ClusterState.DRAINING, said, now, actor=actor, run_id=run.id)

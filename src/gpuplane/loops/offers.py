@@ -13,6 +13,7 @@ from gpuplane.backends.interface import (
     BackendError,
     StaleEpoch,
     Tombstoned,
+    Unavailable,
 )
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
@@ -89,6 +90,9 @@ class Offers:
         except (StaleEpoch, Tombstoned) as error:
             log.info("offer %s will not start: %s", offer.attempt_id, error.message)
             return False
+        except Unavailable as error:
+            log.warning("offer %s cannot be started just now: %s", offer.attempt_id, error.message)
+            return False  # it may have been taken on: the offer stays, and its turn comes again
         except BackendError as error:
             await self._database.write(
                 "jobs.note_offer_failed",

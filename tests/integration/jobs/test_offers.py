@@ -8,7 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.backends.interface import (
+    AttemptPlan,
+    AttemptRef,
+    BackendError,
+    Phase,
+    ReplicaObservation,
+    Unavailable,
+)
+from gpuplane.core.ids import AttemptId
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
@@ -18,6 +26,51 @@ from gpuplane.domains.usage import service as usage
 from tests.integration.jobs.worlds import H100, World
 
 GPU = FlavorResource(H100, "nvidia.com/gpu")
+
+
+class Distant:
+    """The simulated cluster behind a line that can be cut, where what is offered stands in line."""
+
+    kind = "simulated"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_away = False
+        self.refusal: BackendError | None = None
+        self.asked: list[AttemptId] = []
+        self.evicted: list[AttemptId] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world.backend, name)
+
+    async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+        self.asked.append(plan.ref.attempt_id)
+        self._answer()
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
+        self.evicted.append(ref.attempt_id)
+        self._answer()
+        await self.world.backend.evict(ref, grace_s, reason)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise Unavailable("", "no route to host")
+
+
+def put_away(world: World) -> Distant:
+    """Have the cluster served by a backend that can be out of reach."""
+    distant = Distant(world)
+    world.registry.backends[world.sim] = distant
+    return distant
+
+
+async def standing(world: World) -> list[tuple[AttemptId, str]]:
+    """Return the offers there are and their states, oldest first."""
+    return [
+        (each.attempt_id, each.state) for each in await world.server.database.read(jobs.list_offers)
+    ]
 
 
 @pytest.fixture
@@ -222,3 +275,21 @@ async def test_nothing_is_handed_to_a_frozen_cluster(kueue: World) -> None:
     found = await kueue.job(job["id"])
     assert (found["status"], found["reason"]) == ("queued", "SchedulingFrozen")
     assert UUID(job["id"]) not in await kueue.server.database.read(jobs.list_offered_jobs)
+
+
+async def test_an_offer_to_a_cluster_out_of_reach_stays_as_it_is_and_uses_up_no_retry(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue, name="far", max_retries=0)
+    distant = put_away(kueue)
+    distant.is_away = True
+    await kueue.loops["dispatcher"].run_once()
+    assert distant.asked == [offer.attempt_id]
+    assert await standing(kueue) == [(offer.attempt_id, "offered")]
+    assert (await kueue.job(job["id"]))["status"] == "queued"
+    distant.is_away = False
+    await kueue.loops["dispatcher"].run_once()
+    (found,) = await kueue.server.database.read(jobs.list_offers)
+    assert found.ensured_at is not None
+    assert distant.asked == [offer.attempt_id] * 2
+    assert await faults(kueue) == []

@@ -11,7 +11,10 @@ import pytest
 
 from gpuplane.backends.interface import Unavailable
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.views import ClusterView
+from gpuplane.backends.kubernetes.watching import ClusterWatch
 from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kinds import JOB_SET
 from tests.clocks import FakeClock
 from tests.integration.kube.scripted import Answer, Reply, Request, ScriptedServer, Stream
 from tests.waiting import wait_until_async
@@ -102,3 +105,34 @@ async def test_who_waits_for_a_cluster_and_is_cancelled_itself_is_cancelled(
         await waiting
     cluster.held.set()
     assert (await backend.observe()).replicas == ()
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+async def test_sets_of_jobs_are_listened_to_where_they_may_be_listed_and_else_left_out(
+    cluster: Cluster, backend: KubernetesBackend, server: ScriptedServer, may_list: bool
+) -> None:
+    cluster.groups = {JOB_SET.group: JOB_SET.version}
+    cluster.forbidden = set() if may_list else {JOB_SET.plural}
+    assert (await backend.observe()).replicas == ()
+    asked = [each for each in server.requests if each.path.endswith(f"/{JOB_SET.plural}")]
+    assert bool(asked) is may_list
+
+
+async def test_a_cluster_that_is_listened_to_again_after_a_failure_gets_no_second_informer(
+    cluster: Cluster, client: KubeClient, clock: FakeClock, server: ScriptedServer
+) -> None:
+    cluster.is_away = True
+    watch = ClusterWatch(client, ClusterView(), "east", "gpuplane-system", clock, lambda: None)
+    first = asyncio.create_task(watch.start(jobsets=True))
+    await wait_until_async(lambda: watch.trouble, "the first list has failed")
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    cluster.is_away = False
+    again = asyncio.create_task(watch.start(jobsets=True))
+    while not again.done():
+        await clock.advance(1)
+        await asyncio.wait([again], timeout=0.01)
+    assert await again
+    assert [each.kind for each in watch.informers].count(JOB_SET) == 1
+    await watch.stop()

@@ -307,13 +307,15 @@ class KubernetesBackend:
     async def _open(self) -> None:
         with starting.told():
             await starting.ensure_namespace(self.client, self.settings.records_namespace, {})
-            jobsets, keda, classes = await asyncio.gather(
+            group, keda, classes = await asyncio.gather(
                 self.client.served(JOB_SET.group),
                 self.client.served(SCALED_OBJECT.group),
                 self.client.list(STORAGE_CLASS),
             )
+            # Sets that may not be listed are not made either: their ends would never be seen.
+            jobsets = group is not None and await self.client.can_i("list", JOB_SET)
         names, default = read_classes(classes)
-        self._served = Served(jobsets is not None, keda is not None, names, default)
+        self._served = Served(jobsets, keda is not None, names, default)
         if not await self._watch.start(jobsets=self._served.jobsets):
             raise Unavailable("Unreachable", self._watch.trouble or "the first lists took too long")
         self._settling = asyncio.create_task(self._settler.run(), name=f"settle:{self.cluster_id}")

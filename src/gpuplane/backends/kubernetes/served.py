@@ -12,7 +12,7 @@ class Served:
     """What there is.
 
     Args:
-        jobsets: Whether the JobSet kind is served.
+        jobsets: Whether the JobSet kind is served and may be listed.
         keda: Whether KEDA's kinds are served.
         storage_classes: Names of the storage classes.
         default_class: Which of them a claim gets that names none; empty where none does.

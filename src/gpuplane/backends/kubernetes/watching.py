@@ -80,8 +80,8 @@ class ClusterWatch:
         return [self.nodes, self.records, self.pods, *self._mains]
 
     async def start(self, *, jobsets: bool) -> bool:
-        """Begin to listen; return whether everything was read once."""
-        if jobsets:
+        """Begin to listen, or go on; return whether everything was read once."""
+        if jobsets and all(each.kind != JOB_SET for each in self._mains):
             self._mains.append(self._main_informer(JOB_SET))
         for each in self.informers:
             each.start()

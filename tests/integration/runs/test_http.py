@@ -104,3 +104,20 @@ async def test_runs_of_another_tenant_are_not_found_and_a_viewer_only_looks(whol
     client = whole.client(viewer)
     assert (await client.get(f"{PREFIX}/runs/{run_id}/steps")).status_code == 200
     assert (await client.post(f"{PREFIX}/runs/{run_id}/cancel")).status_code == 403
+
+
+async def test_a_run_that_acts_on_a_cluster_is_changed_only_by_who_may_change_clusters(
+    whole: Server,
+) -> None:
+    run_id, plain = await start(whole, kind="cluster.delete"), await start(whole)
+    admin = whole.admin
+    _, token = await whole.make_user("lead", Role.ADMIN, admin.tenant_id, admin.project_id)
+    client = whole.client(token)
+    bodies: dict[str, Any] = {"fork": {"step": "b"}, "events": {"name": "go"}}
+    for verb in ("cancel", "pause", "resume", "rerun", "fork", "steps/a/retry", "events"):
+        answer = await client.post(f"{PREFIX}/runs/{run_id}/{verb}", json=bodies.get(verb))
+        assert (verb, answer.status_code) == (verb, 403)
+        assert answer.json()["permission"] == "cluster:manage"
+    assert (await client.get(f"{PREFIX}/runs/{run_id}")).json()["status"] == "pending"
+    assert (await client.post(f"{PREFIX}/runs/{plain}/cancel")).status_code == 200
+    assert (await whole.http.post(f"{PREFIX}/runs/{run_id}/cancel")).status_code == 200

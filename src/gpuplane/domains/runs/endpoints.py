@@ -25,6 +25,10 @@ from gpuplane.kit.pagination import DEFAULT_LIMIT
 
 router = APIRouter(tags=["runs"])
 
+KIND_RIGHTS = {"cluster.": Permission.CLUSTER_MANAGE}
+"""What a run's verbs need beside `run:write`, by how its kind begins: its steps act on more than
+the project that it was started in."""
+
 Verb = Callable[..., RunView]
 """What is done to a run: called with session, run id and instant, `actor` and `policy`."""
 
@@ -151,7 +155,7 @@ async def send_event(call: CallDep, run_id: UUID, body: EventIn) -> EventTakenOu
     now = call.now
 
     def unit(session: WriteSession) -> int:
-        service.get_run(session, run_id, call.principal, Permission.RUN_WRITE)
+        _refuse_unless_theirs(session, call, run_id)
         return service.deliver_to_run(session, run_id, body.name, body.payload, now, policy)
 
     return await call.write("runs.deliver", unit, lambda count: EventTakenOut(delivered=count))
@@ -163,10 +167,18 @@ async def _do(call: Call, name: str, run_id: UUID, verb: Verb, status: int = 200
     now = call.now
 
     def unit(session: WriteSession) -> RunView:
-        service.get_run(session, run_id, call.principal, Permission.RUN_WRITE)
+        _refuse_unless_theirs(session, call, run_id)
         return verb(session, run_id, now, actor=call.principal.name, policy=policy)
 
     return await call.write(name, unit, _run_out, status)
+
+
+def _refuse_unless_theirs(session: ReadSession, call: Call, run_id: UUID) -> None:
+    """Refuse who may not change a run, by where it lies and by what its kind acts on."""
+    run = service.get_run(session, run_id, call.principal, Permission.RUN_WRITE)
+    for beginning, right in KIND_RIGHTS.items():
+        if run.kind.startswith(beginning):
+            call.principal.require(right, what="run")
 
 
 def _run_out(run: RunView) -> RunOut:

@@ -11,7 +11,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT
@@ -35,11 +35,21 @@ CLUSTER_LABEL = "gpuplane.io/cluster-id"
 OURS = (kinds.JOB, kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.SECRET)
 """Kinds of which objects with the cluster's label are ours, in the order in which they go."""
 
+NOT_ITS_RUN = Failed("NotItsRun", "This run does not delete the cluster any more.", is_final=True)
+REMOVED_STATES = (ClusterState.DRAINING, ClusterState.DELETING)
+
+
+def _is_its_run(cluster: Cluster, call: StepCall) -> bool:
+    """Return whether a run is the one that deletes a cluster: not a copy, nor one before it."""
+    return cluster.run_id == call.run_id and cluster.state in REMOVED_STATES
+
 
 async def drain(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Move the work away, look again until none is left."""
+    if not _is_its_run(cluster, call):
+        return NOT_ITS_RUN
     now = tools.clock.now_ms()
     began = int(call.state["began"]) if call.state else now
     until = began + int(given["wait_s"]) * 1000
@@ -100,6 +110,8 @@ async def release(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Remove what is ours in the cluster; add-ons stay, for others may use them."""
+    if not _is_its_run(cluster, call):
+        return NOT_ITS_RUN
     try:
         async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
             removed = 0
@@ -126,6 +138,8 @@ async def forget(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Delete credentials and keys, mark nodes and devices absent, cancel what waits for it."""
+    if not _is_its_run(cluster, call):
+        return NOT_ITS_RUN
     now = tools.clock.now_ms()
 
     def unit(session: WriteSession) -> int:

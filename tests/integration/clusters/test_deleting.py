@@ -1,0 +1,84 @@
+"""Which run may do the steps that delete a cluster, on a real database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from gpuplane.backends.interface import NodeObservation
+from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
+from gpuplane.db.database import Database
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster, ClusterState
+from gpuplane.kit.clock import SystemClock
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kube.nodefacts import NodeFacts
+from gpuplane.loops.clusters.deleting import drain, forget, release
+from gpuplane.loops.clusters.tools import ClusterTools, Work
+from tests.integration.clusters.worlds import PROJECT, TENANT, Shelf
+
+STEPS: dict[str, Work] = {"drain": drain, "release": release, "forget": forget}
+
+
+@pytest.fixture
+async def shelf(sqlite_migrated_url: str) -> AsyncIterator[Shelf]:
+    """A database without a cluster."""
+    database = Database(sqlite_migrated_url)
+    try:
+        yield Shelf(database)
+    finally:
+        database.close()
+
+
+def no_nodes(facts: NodeFacts) -> NodeObservation:
+    raise AssertionError(f"no node is observed here: {facts.name}")
+
+
+async def do(shelf: Shelf, folder: Path, name: str, cluster: Cluster, run_id: UUID) -> Answer:
+    """Do one step of a deletion as a run of this id does, with force."""
+    keys = SealingKeys(folder / "keys")
+    tools = ClusterTools(shelf.database, SystemClock(), keys, folder, no_nodes)
+    given = {"cluster_id": str(cluster.id), "force": True, "wait_s": 0}
+    call = StepCall(
+        run_id=run_id, step_id=new_id(), key=name, name=name, tenant_id=TENANT, project_id=PROJECT,
+        idempotency_key=name, attempt=1, now=shelf.now, input=given, params={}, context={},
+        scope={}, outputs={},
+    )  # fmt: skip
+    return await STEPS[name](tools, cluster, given, call)
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+async def test_a_step_of_another_run_than_the_one_that_deletes_the_cluster_fails_for_good(
+    shelf: Shelf, tmp_path: Path, name: str
+) -> None:
+    cluster, _ = await shelf.delete(await shelf.available())
+    answer = await do(shelf, tmp_path, name, cluster, new_id())
+    assert isinstance(answer, Failed)
+    assert (answer.word, answer.is_final) == ("NotItsRun", True)
+    assert (await shelf.cluster(cluster.id)).state is ClusterState.DRAINING
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+async def test_a_step_of_a_cluster_that_is_not_being_deleted_any_more_fails_for_good(
+    shelf: Shelf, tmp_path: Path, name: str
+) -> None:
+    cluster, run = await shelf.delete(await shelf.available())
+    failed = await shelf.do(clusters.fail_run, cluster.id, "It was cancelled.", shelf.now)
+    answer = await do(shelf, tmp_path, name, failed, run.id)
+    assert isinstance(answer, Failed)
+    assert (await shelf.cluster(cluster.id)).deleted_at is None
+
+
+async def test_the_run_that_deletes_a_cluster_drains_and_forgets_it(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    cluster, run = await shelf.delete(await shelf.available())
+    assert isinstance(await do(shelf, tmp_path, "drain", cluster, run.id), Completed)
+    cluster = await shelf.cluster(cluster.id)
+    assert cluster.state is ClusterState.DELETING
+    assert isinstance(await do(shelf, tmp_path, "forget", cluster, run.id), Completed)
+    assert (await shelf.cluster(cluster.id)).deleted_at is not None

@@ -8,6 +8,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.queues import service as queues
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kueue.names import GROUP, ApiVersion, choose_version
+from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.syncing import sync
 from gpuplane.loops.kueue.wanting import load_wanted, wanted_objects
 
@@ -36,7 +37,9 @@ async def ensure_defaults(
     wanted = await database.read(lambda s: load_wanted(s, cluster))
     known = await database.read(lambda s: queues.list_seen(s, cluster_id))
     before = {each.key: each for each in known}
-    seen = await sync(client, version, cluster_id, wanted_objects(wanted, version), before, now)
+    spaces = await write_namespaces(client, wanted.tenants.values())
+    objects = wanted_objects(wanted, version)
+    seen = await sync(client, version, cluster_id, objects, before, now, spaces)
     await database.write(
         "queues.note_seen",
         partial(queues.note_seen, cluster_id=cluster_id, seen=seen, now=now),

@@ -23,9 +23,9 @@ from gpuplane.kube.errors import KubeError
 from gpuplane.kube.informers import Informer
 from gpuplane.kube.kinds import ADMISSION_CHECK, WORKLOAD
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
-from gpuplane.kube.tenancy import tenancy_objects
 from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
+from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.syncing import sync
 from gpuplane.loops.kueue.wanting import Wanted, load_wanted, wanted_objects
 from gpuplane.loops.kueue.workloads import Followed, follow
@@ -146,26 +146,30 @@ class KueueLoop:
 
     async def _turn(self, cluster: Cluster, following: _Following) -> None:
         wanted = await self._database.read(lambda s: load_wanted(s, cluster))
-        at = following.synced_at
+        at, trouble = following.synced_at, None
         if wanted != following.declared or at is None or self._clock.monotonic() - at >= SYNC_S:
-            await self._sync(cluster, following, wanted)
-            following.declared = wanted
-            following.synced_at = self._clock.monotonic()
+            try:
+                await self._sync(cluster, following, wanted)
+                following.declared = wanted
+                following.synced_at = self._clock.monotonic()
+            except KubeError as error:
+                trouble = error  # work there goes on: what it does is taken in all the same
         found = following.workloads.items()
         seen = [each for each in found if not each.is_foreign(cluster.id)]
         now = self._clock.now_ms()
         await take_in(self._database, cluster.id, seen, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
         await write_back(following.client, following.version, seen, standings, settled, now)
+        if trouble is not None:
+            raise trouble
 
     async def _sync(self, cluster: Cluster, following: _Following, wanted: Wanted) -> None:
         client, version, now = following.client, following.version, self._clock.now_ms()
-        for tenancy in wanted.tenants.values():
-            await client.apply(tenancy_objects(tenancy)[0])
+        spaces = await write_namespaces(client, wanted.tenants.values())
         known = await self._database.read(lambda s: queues.list_seen(s, cluster.id))
         before = {each.key: each for each in known}
         objects = wanted_objects(wanted, version)
-        seen = await sync(client, version, cluster.id, objects, before, now)
+        seen = await sync(client, version, cluster.id, objects, before, now, spaces)
         await self._database.write(
             "queues.note_seen",
             partial(queues.note_seen, cluster_id=cluster.id, seen=seen, now=now),

@@ -28,6 +28,7 @@ from gpuplane.kube.kueue.multikueue import CHECK
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.kube.kueue.queues import read_cluster_queue, read_cohort, read_local_queue
 from gpuplane.kube.tenancy import CLUSTER_LABEL
+from gpuplane.loops.kueue.namespaces import Spaces
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
@@ -56,7 +57,7 @@ class Written:
     """What became of one declared object: as the cluster has it now, or why it was not written."""
 
     live: Object | None
-    applied: Object | None
+    applied: Mapping[str, Any] | None
     conflict: Conflict | None = None
 
 
@@ -85,6 +86,7 @@ async def sync(
     wanted: Sequence[Object],
     known: Mapping[Key, Seen],
     now: int,
+    spaces: Spaces | None = None,
 ) -> list[Seen]:
     """Bring a cluster to what is declared, and return everything that it shows then.
 
@@ -95,20 +97,29 @@ async def sync(
         wanted: Every declared object, in the order in which it is to be made.
         known: What was seen before.
         now: The instant.
+        spaces: What became of namespaces; nothing is written into a closed one.
     """
+    spaces = spaces or Spaces()
     live = await load_live(client, version)
     outcomes: dict[Key, Written] = {}
     for each in wanted:
         key = key_of(each)
         labels = {**each["metadata"].get("labels", {}), CLUSTER_LABEL: str(cluster_id)}
         made = {**each, "metadata": {**each["metadata"], "labels": labels}}
-        outcomes[key] = await _write(client, made, live.get(key), known.get(key), cluster_id)
-        written = outcomes[key].live
-        if written is not None:
-            live[key] = written
-    await _withdraw(client, version, cluster_id, live, set(outcomes))
+        stuck = spaces.conflicts.get(key[1])
+        if key[1] in spaces.closed:
+            before = known.get(key)
+            outcome = Written(live.get(key), None if before is None else before.applied, stuck)
+        else:
+            outcome = await _write(client, made, live.get(key), known.get(key), cluster_id)
+            outcome = replace(outcome, conflict=outcome.conflict or stuck)
+        outcomes[key] = outcome
+        if outcome.live is not None:
+            live[key] = outcome.live
+    stays = await _withdraw(client, version, cluster_id, live, set(outcomes))
     seen = [queues.seen_of(each, cluster_id, now) for each in live.values()]
     shown = {each.key: _with(each, outcomes.get(each.key), known.get(each.key)) for each in seen}
+    shown |= {key: replace(shown[key], conflict=stays[key]) for key in stays if key in shown}
     for key, outcome in outcomes.items():
         if key not in shown and outcome.conflict is not None:
             kind, namespace, name = key
@@ -164,22 +175,28 @@ async def _withdraw(
     cluster_id: ClusterId,
     live: dict[Key, Object],
     wanted: set[Key],
-) -> None:
-    """Delete what we made and nobody declares any more."""
+) -> dict[Key, Conflict]:
+    """Delete what we made and nobody declares any more; return why some of it stays."""
+    stays: dict[Key, Conflict] = {}
     for kind in _WITHDRAWN:
         for key, each in list(live.items()):
             metadata = each["metadata"]
             is_ours = metadata.get("labels", {}).get(CLUSTER_LABEL) == str(cluster_id)
             if key[0] != str(kind) or key in wanted or not is_ours:
                 continue
-            await client.delete(
-                KINDS[kind].at(str(version)),
-                metadata["name"],
-                metadata.get("namespace"),
-                uid=metadata.get("uid"),
-            )
+            try:
+                await client.delete(
+                    KINDS[kind].at(str(version)),
+                    metadata["name"],
+                    metadata.get("namespace"),
+                    uid=metadata.get("uid"),
+                )
+            except KubeError as error:
+                stays[key] = Conflict(error.reason or "Refused", error.message)
+                continue
             if not metadata.get("finalizers"):
                 del live[key]
+    return stays
 
 
 def says_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:

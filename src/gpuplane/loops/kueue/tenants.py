@@ -14,7 +14,6 @@ from gpuplane.kube.errors import FieldConflict
 from gpuplane.kube.kinds import NAMESPACE
 from gpuplane.kube.tenancy import (
     CLUSTER_LABEL,
-    TENANT_ID_LABEL,
     Tenancy,
     account_object,
     limits_object,
@@ -23,6 +22,7 @@ from gpuplane.kube.tenancy import (
     quota_object,
 )
 from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.kueue.namespaces import find_strangeness
 
 Given = Mapping[str, Any]
 Object = dict[str, Any]
@@ -35,10 +35,8 @@ async def make_namespace(
     tenancy = await _tenancy(tools, cluster, given)
     async with tools.client(cluster) as client:
         found = await client.find(NAMESPACE, tenancy.namespace)
-        labels = {} if found is None else found["metadata"].get("labels") or {}
-        owner = labels.get(TENANT_ID_LABEL)
-        if found is not None and owner is not None and owner != tenancy.tenant_id:
-            said = f"Namespace {tenancy.namespace} belongs to tenant {owner}."
+        said = None if found is None else find_strangeness(found, tenancy)
+        if said is not None:
             return Failed("NamespaceTaken", said, is_final=True)
     return await _apply(tools, cluster, [namespace_object(tenancy)])
 

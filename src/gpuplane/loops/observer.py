@@ -34,6 +34,7 @@ LOOK_S = 10.0
 """How long a turn waits for clusters; one that takes longer goes on without the turn."""
 LOST_AFTER_MS = 15_000
 """An ensured attempt that its backend does not know is lost after this: it was forgotten."""
+UNSEEN = "Its cluster does not show it: it is taken back before it is offered again."
 
 
 class ObserverLoop:
@@ -189,15 +190,16 @@ class ObserverLoop:
         gone = [each.attempt_id for each in late if each.attempt_id not in known]
         if gone:
             await self._database.write(
-                "jobs.forget_offers", partial(jobs.forget_offers, attempt_ids=gone)
+                "jobs.withdraw_offers",
+                partial(jobs.withdraw_offers, attempt_ids=gone, message=UNSEEN),
             )
         others = [each for each in seen if each.ref.attempt_id not in ids]
         bound = set(settled.bound)
         return [*others, *(each for each in offered if each.ref.attempt_id in bound)]
 
     def _is_late(self, offer: Offer) -> bool:
-        """Return whether a backend must know an offer by now, or nothing of it is left."""
-        since = offer.evict_sent_at or offer.ensured_at
+        """Return whether a backend must show an offer by now, or what forbids it."""
+        since = offer.evict_sent_at if offer.is_withdrawing else offer.ensured_at
         return since is not None and self._clock.now_ms() - since > LOST_AFTER_MS
 
     async def _end_forgotten(

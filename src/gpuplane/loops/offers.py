@@ -15,7 +15,7 @@ from gpuplane.backends.interface import (
     Tombstoned,
     Unavailable,
 )
-from gpuplane.core.ids import AttemptId, ClusterId
+from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
@@ -129,21 +129,3 @@ class Offers:
         await self._database.write(
             "jobs.note_offers_evicted", lambda s: jobs.note_offers_evicted(s, ids, now)
         )
-        await self._forget_unknown(sent)
-
-    async def _forget_unknown(self, sent: Sequence[Offer]) -> None:
-        """Drop offers that their backend does not know: its tombstone forbids a late start."""
-        by_cluster: dict[ClusterId, list[AttemptId]] = {}
-        for offer in sent:
-            by_cluster.setdefault(offer.cluster_id, []).append(offer.attempt_id)
-        for cluster_id, ids in by_cluster.items():
-            backend = self._backends.find(cluster_id)
-            if backend is None:
-                continue
-            seen = await backend.observe()
-            known = {each.ref.attempt_id for each in seen.replicas}
-            gone = [each for each in ids if each not in known]
-            if gone:
-                await self._database.write(
-                    "jobs.forget_offers", partial(jobs.forget_offers, attempt_ids=gone)
-                )

@@ -293,3 +293,48 @@ async def test_an_offer_to_a_cluster_out_of_reach_stays_as_it_is_and_uses_up_no_
     assert found.ensured_at is not None
     assert distant.asked == [offer.attempt_id] * 2
     assert await faults(kueue) == []
+
+
+@pytest.mark.parametrize(("retries", "status"), [(0, "failed"), (1, "pending")])
+async def test_an_offer_that_could_not_start_is_taken_back_before_its_job_is_offered_again(
+    kueue: World, retries: int, status: str
+) -> None:
+    job, offer = await offered(kueue, name="refused", max_retries=retries)
+    distant = put_away(kueue)
+    distant.refusal = BackendError("StartFailed", "its pods were let go and then refused.")
+    await kueue.loops["dispatcher"].run_once()
+    assert (await kueue.job(job["id"]))["status"] == status
+    assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
+    await kueue.loops["dispatcher"].run_once()
+    assert distant.evicted == [offer.attempt_id]
+    await kueue.loops["observer"].run_once()
+    assert await standing(kueue) == []
+    kueue.server.clock.advance(3600)
+    await kueue.loops["monitor"].run_once()
+    await kueue.loops["scheduler"].run_once()
+    again = await kueue.server.database.read(jobs.list_offers)
+    assert [each.number for each in again] == [2] * retries
+    assert await faults(kueue) == []
+
+
+async def test_an_offer_that_its_cluster_does_not_show_is_forbidden_before_it_is_offered_again(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue)
+    distant = put_away(kueue)
+    await kueue.loops["dispatcher"].run_once()
+    kueue.server.clock.advance(20)
+    await kueue.loops["observer"].run_once()
+    await kueue.loops["scheduler"].run_once()
+    assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
+    distant.is_away = True
+    await kueue.loops["dispatcher"].run_once()
+    assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
+    distant.is_away = False
+    await kueue.loops["dispatcher"].run_once()
+    assert distant.evicted == [offer.attempt_id] * 2
+    await kueue.loops["observer"].run_once()
+    assert await standing(kueue) == []
+    await kueue.loops["scheduler"].run_once()
+    again = await kueue.server.database.read(jobs.list_offers)
+    assert [(each.number, str(each.job_id)) for each in again] == [(2, job["id"])]

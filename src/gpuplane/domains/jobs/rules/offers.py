@@ -30,6 +30,11 @@ class Offer:
     message: str
 
     @property
+    def is_withdrawing(self) -> bool:
+        """Return whether it is being taken back."""
+        return self.state == WITHDRAWING
+
+    @property
     def queue_name(self) -> str:
         """Return the LocalQueue as the cluster names it."""
         return self.local_queue.rpartition("/")[2]

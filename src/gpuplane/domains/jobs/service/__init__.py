@@ -122,7 +122,6 @@ from gpuplane.domains.jobs.service.observing import (
 from gpuplane.domains.jobs.service.offering import (
     NewOffer,
     Settled,
-    forget_offers,
     has_void_offers,
     list_offered_jobs,
     list_offers,
@@ -134,7 +133,7 @@ from gpuplane.domains.jobs.service.offering import (
     note_offers_evicted,
     offer,
     settle_offers,
-    withdraw_offer,
+    withdraw_offers,
     withdraw_void_offers,
 )
 from gpuplane.domains.jobs.service.outputs import (
@@ -278,7 +277,6 @@ __all__ = [
     "find_of_source",
     "find_submitted",
     "find_waits",
-    "forget_offers",
     "forget_workspace",
     "get_manifest",
     "get_output",
@@ -367,7 +365,7 @@ __all__ = [
     "view_job",
     "view_of",
     "view_submitted",
-    "withdraw_offer",
+    "withdraw_offers",
     "withdraw_void_offers",
     "workload_of",
 ]

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from gpuplane.core.ids import AttemptId
+from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.lifecycle.jobs import HOLDING, Condition, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -21,10 +21,8 @@ _GPU_MILLI = 1000
 
 def list_running_on(session: ReadSession, cluster_id: UUID) -> list[Attempt]:
     """Return the attempts of a cluster that hold devices and are not being stopped."""
-    found = attempts_repository.list_by_state(
-        session, ["admitted", "starting", "running"], None, 1_000_000
-    )
-    return [each for each in found if each.cluster_id == cluster_id]
+    states = ["admitted", "starting", "running"]
+    return attempts_repository.list_by_state(session, states, ClusterId(cluster_id), 1_000_000)
 
 
 def note_evicted(

@@ -136,21 +136,32 @@ def withdraw_void_offers(session: WriteSession, limit: int) -> int:
     offers_repository.update_offers(
         session,
         [each.attempt_id for each in void],
-        {"state": WITHDRAWING, "reason": "", "message": "Its job does not stand in line any more."},
+        {
+            "state": WITHDRAWING,
+            "evict_sent_at": None,
+            "reason": "",
+            "message": "Its job does not stand in line any more.",
+        },
     )
     return len(void)
 
 
-def withdraw_offer(session: WriteSession, attempt_id: AttemptId, message: str) -> None:
-    """Take one offer back; its job stands in line and is offered anew once it is gone."""
-    offers_repository.update_offers(
-        session, [attempt_id], {"state": WITHDRAWING, "message": message}
-    )
-    session.wake("dispatcher")
+def withdraw_offers(
+    session: WriteSession, attempt_ids: Sequence[AttemptId], message: str = ""
+) -> None:
+    """Take offers back; a job that stands in line is offered anew once its offer is gone.
+
+    The backend is asked again where it was asked before: what it forbids is seen, and only then
+    nothing of an offer can start any more.
+    """
+    changes = {"state": WITHDRAWING, "evict_sent_at": None, "message": message}
+    offers_repository.update_offers(session, attempt_ids, changes)
+    if attempt_ids:
+        session.wake("dispatcher")
 
 
-def forget_offers(session: WriteSession, attempt_ids: Sequence[AttemptId]) -> None:
-    """Drop offers of which no backend has anything and that may never start any more."""
+def _forget_offers(session: WriteSession, attempt_ids: Sequence[AttemptId]) -> None:
+    """Drop offers that were seen to be over or forbidden."""
     offers_repository.delete_offers(session, attempt_ids)
     if attempt_ids:
         session.wake("scheduler")
@@ -159,12 +170,15 @@ def forget_offers(session: WriteSession, attempt_ids: Sequence[AttemptId]) -> No
 def note_offer_failed(
     session: WriteSession, attempt_id: AttemptId, word: str, message: str, chance: Chance, now: int
 ) -> None:
-    """Record that a backend could not take an offer on: another try later, or failed."""
+    """Record that a backend could not take an offer on: another try later, or failed.
+
+    Part of it may be there all the same, so it is taken back and not just dropped.
+    """
     found = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
     if found is None:
         return
     job = repository.lock_jobs(session, [found.job_id]).get(found.job_id)
-    offers_repository.delete_offers(session, [attempt_id])
+    withdraw_offers(session, [attempt_id], message)
     if job is None or job.status is not JobStatus.QUEUED:
         return
     after = decide_after_failure(job, word, message, chance(), now)
@@ -279,7 +293,7 @@ def settle_offers(session: WriteSession, seen: Sequence[ReplicaObservation], now
             refused.append(attempt_id)
         elif is_over:
             over.append(attempt_id)
-    forget_offers(session, over)
+    _forget_offers(session, over)
     return Settled(tuple(bound), tuple(refused))
 
 

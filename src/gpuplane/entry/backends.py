@@ -124,10 +124,14 @@ class BackendRegistry:
 
 
 def is_served(cluster: Cluster) -> bool:
-    """Return whether a registered cluster has come so far that work may run there."""
-    if cluster.state is ClusterState.ERROR:
-        return cluster.not_available_since is not None
-    return cluster.state is not ClusterState.REGISTERING
+    """Return whether a registered cluster has come so far that work may run there.
+
+    One that took work once is served until it is forgotten: what runs there goes on when a
+    deletion fails, and while it is registered again after that.
+    """
+    if cluster.state in (ClusterState.REGISTERING, ClusterState.ERROR):
+        return cluster.was_available or cluster.not_available_since is not None
+    return True
 
 
 def kubernetes_settings(cluster: Cluster) -> KubernetesSettings:

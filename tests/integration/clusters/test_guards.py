@@ -10,6 +10,8 @@ from gpuplane.core.lifecycle.runs import RunStatus
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ClusterState
+from gpuplane.domains.runs import service as runs
+from gpuplane.entry.backends import is_served
 from tests.integration.clusters.worlds import Shelf
 
 
@@ -44,3 +46,25 @@ async def test_a_deletion_cancels_the_run_that_goes_on_whatever_the_state(shelf:
     cluster, second = await shelf.delete(cluster, force=True)
     assert (await shelf.run(first.id)).status is RunStatus.CANCELLED
     assert cluster.run_id == second.id
+
+
+async def test_work_is_served_on_after_a_deletion_failed_and_while_it_is_registered_again(
+    shelf: Shelf,
+) -> None:
+    cluster, first = await shelf.register()
+    assert not is_served(cluster)
+    await shelf.do(runs.cancel_run, first.id, shelf.now)
+    failed = await shelf.do(clusters.fail_run, cluster.id, "Rights are missing.", shelf.now)
+    assert not is_served(failed)
+    cluster, _ = await shelf.register_again(failed)
+    assert not is_served(cluster)
+    cluster = await shelf.do(clusters.make_available, cluster.id, shelf.now)
+    assert is_served(cluster)
+    draining, _ = await shelf.delete(cluster)
+    assert is_served(draining)
+    failed = await shelf.do(clusters.fail_run, cluster.id, "It was cancelled.", shelf.now)
+    assert (failed.state, failed.not_available_since) == (ClusterState.ERROR, None)
+    assert is_served(failed)
+    again, _ = await shelf.register_again(failed)
+    assert again.state is ClusterState.REGISTERING
+    assert is_served(again)

@@ -8,6 +8,9 @@ from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, TenantId
 
+WAS_AVAILABLE = "was_available"
+"""The mark in a registered cluster's config that it took work once."""
+
 LOCAL_KIND = "local"
 """The kind that runs work as the user of this machine, so that each tenant must be granted it."""
 
@@ -105,10 +108,20 @@ class Cluster:
     deleted_at: int | None = None
 
     @property
+    def known_ids(self) -> tuple[str, ...]:
+        """Return the ids that its objects may be labelled with: its own, and its former ones."""
+        return (str(self.id), *self.config.get("former_ids", ()))
+
+    @property
     def dedicated_to(self) -> TenantId | None:
         """Return the only tenant that may use it, or None."""
         tenant = self.labels.get(DEDICATED_LABEL)
         return None if tenant is None else TenantId(UUID(tenant))
+
+    @property
+    def was_available(self) -> bool:
+        """Return whether a registered cluster took work once, so that some may run there."""
+        return bool(self.config.get(WAS_AVAILABLE))
 
     @property
     def is_open_to_all(self) -> bool:

@@ -15,6 +15,7 @@ from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import ClusterBusy, ClusterExists
 from gpuplane.domains.clusters.rules import (
     HELD_STATES,
+    WAS_AVAILABLE,
     AddonStatus,
     Cluster,
     ClusterKey,
@@ -115,7 +116,8 @@ def make_available(session: WriteSession, cluster_id: ClusterId, now: int) -> Cl
     if cluster.state is not ClusterState.REGISTERING:
         return cluster
     _move(session, cluster, ClusterState.AVAILABLE, "", now, not_available_since=None, failures=0,
-          failed_at=[], next_try_at=None)  # fmt: skip
+          failed_at=[], next_try_at=None,
+          config={**cluster.config, WAS_AVAILABLE: True})  # fmt: skip
     return get_cluster(session, cluster_id)
 
 

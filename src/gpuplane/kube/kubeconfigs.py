@@ -25,6 +25,8 @@ from gpuplane.kube.credentials import Connection
 MAX_KUBECONFIG_BYTES = 512 << 10
 """One with a hundred clusters and their certificates has 400 KiB."""
 MAX_SERVER_CHARS = 500
+MAX_CONTEXT_CHARS = 253
+"""What is kept of the choice: a name cut short would choose nothing."""
 
 _SHOWN_NAMES = 8
 
@@ -64,7 +66,7 @@ def read_kubeconfig(
     """
     now = now or datetime.now(UTC)
     config = _load(text)
-    chosen, place = _choose_context(config, context)
+    name, chosen, place = _choose_context(config, context)
     cluster_name = _required(chosen, "cluster", place)
     user_name = _required(chosen, "user", place)
     cluster, cluster_place = _entry(config, "clusters", "cluster", cluster_name)
@@ -90,7 +92,7 @@ def read_kubeconfig(
         key_pem=key,
         tls_server_name=_server_name(cluster, cluster_place),
         namespace=_text(chosen, "namespace", place) or "default",
-        context=place.removeprefix("contexts[").partition("]")[0],
+        context=name,
         expires_at=min(ends, default=None),
     )
 
@@ -161,8 +163,10 @@ def _below(place: str, node: yaml.Node) -> list[tuple[str, yaml.Node | None]]:
     return found
 
 
-def _choose_context(config: Mapping[str, Any], wanted: str | None) -> tuple[Mapping[str, Any], str]:
-    """Return the context to use and its place."""
+def _choose_context(
+    config: Mapping[str, Any], wanted: str | None
+) -> tuple[str, Mapping[str, Any], str]:
+    """Return the name of the context to use, the context and its place."""
     names = [str(one.get("name")) for one in _entries(config, "contexts")]
     if not names:
         raise BadKubeconfig(
@@ -184,7 +188,12 @@ def _choose_context(config: Mapping[str, Any], wanted: str | None) -> tuple[Mapp
             f"There is no context {str(current)[:100]!r}.",
             f"Name one of them: {shown}.",
         )
-    return _entry(config, "contexts", "context", current)
+    if len(current) > MAX_CONTEXT_CHARS:
+        reason = f"Its name is longer than {MAX_CONTEXT_CHARS} characters."
+        raise BadKubeconfig(
+            "contexts", reason, "Give it a short one: `kubectl config rename-context`."
+        )
+    return current, *_entry(config, "contexts", "context", current)
 
 
 def _entries(config: Mapping[str, Any], group: str) -> list[Mapping[str, Any]]:

@@ -535,3 +535,20 @@ def test_whatever_stands_anywhere_in_it_is_taken_or_refused_and_nothing_else(
 def test_any_text_at_all_is_refused_in_words(text: str | bytes) -> None:
     with pytest.raises(BadKubeconfig):
         read_kubeconfig(text, now=NOW)
+
+
+@pytest.mark.parametrize("name", ["a" * 253, "prod]", "a]b[c", "arn:aws:eks:eu/" + "x" * 150])
+def test_a_context_is_told_by_its_whole_name_and_found_again_by_it(name: str) -> None:
+    config = a_config()
+    config["contexts"][0]["name"] = config["current-context"] = name
+    found = read(config)
+    assert found.context == name
+    assert read(config, found.context) == found
+
+
+def test_a_context_whose_name_cannot_be_kept_is_refused() -> None:
+    config = a_config()
+    config["contexts"][0]["name"] = config["current-context"] = "a" * 254
+    with pytest.raises(BadKubeconfig, match="longer than 253") as refused:
+        read(config)
+    assert refused.value.field == "contexts"

@@ -90,7 +90,7 @@ async def test_a_queue_that_cannot_be_deleted_is_its_conflict_and_the_next_one_g
     client: KubeClient, stored: Stored
 ) -> None:
     for name in ("first", "second"):
-        made = cluster_queue_object(ClusterQueueSpec(name, ()), V)
+        made = cluster_queue_object(ClusterQueueSpec(name), V)
         made["metadata"]["labels"] = {CLUSTER_LABEL: str(CLUSTER)}
         stored.put(CLUSTER_QUEUE.at("v1beta2"), made)
     path = CLUSTER_QUEUE.at("v1beta2").path(None, "first")

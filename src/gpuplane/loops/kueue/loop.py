@@ -29,12 +29,15 @@ from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.syncing import sync
 from gpuplane.loops.kueue.wanting import Wanted, load_wanted, wanted_objects
 from gpuplane.loops.kueue.workloads import Followed, follow
+from gpuplane.loops.looks import Looks, Work
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.kueue")
 
 CLUSTER_S = 60.0
 """How long one turn may take with one cluster."""
+LOOK_S = 10.0
+"""How long a turn waits for a cluster; one that is slower goes on while others have theirs."""
 SYNC_S = 5.0
 """How often queues are compared without being woken: each is one list of each kind."""
 
@@ -91,6 +94,7 @@ class KueueLoop:
         self._leases = leases
         self._boosts = boosts
         self._wake = wake
+        self._looks = Looks("kueue")
         self._following: dict[ClusterId, _Following] = {}
 
     async def run_once(self) -> bool:
@@ -99,18 +103,19 @@ class KueueLoop:
             await self.stop()
             return False
         found = await self._database.read(clusters.list_clusters)
-        here: dict[ClusterId, tuple[Cluster, KubeClient]] = {}
+        works: dict[ClusterId, Work] = {}
         for cluster in found:
             backend: object = self._backends.find(cluster.id)
             if queues.admits_itself(cluster) and isinstance(backend, ReachesKubernetes):
-                here[cluster.id] = (cluster, backend.client)
-        for cluster_id in [known for known in self._following if known not in here]:
+                works[cluster.id] = partial(self._look, cluster, backend.client)
+        for cluster_id in [known for known in self._following if known not in works]:
             await self._following.pop(cluster_id).stop()
-        await asyncio.gather(*(self._look(cluster, kube) for cluster, kube in here.values()))
+        await self._looks.run(works, LOOK_S)
         return False
 
     async def stop(self) -> None:
         """Stop following every cluster."""
+        await self._looks.stop()
         for each in self._following.values():
             await each.stop()
         self._following.clear()
@@ -155,7 +160,7 @@ class KueueLoop:
             except KubeError as error:
                 trouble = error  # work there goes on: what it does is taken in all the same
         found = following.workloads.items()
-        seen = [each for each in found if not each.is_foreign(cluster.id)]
+        seen = [each for each in found if not each.is_foreign(cluster.known_ids)]
         now = self._clock.now_ms()
         await take_in(self._database, cluster.id, seen, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)

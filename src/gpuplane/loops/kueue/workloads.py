@@ -1,7 +1,7 @@
 """Workloads of a cluster as they stand, and which attempt of ours each belongs to."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -33,9 +33,13 @@ class Followed:
     attempt_id: AttemptId | None
     cluster_id: str = ""
 
-    def is_foreign(self, cluster_id: object) -> bool:
-        """Return whether another control plane made it: it is not touched."""
-        return bool(self.cluster_id) and self.cluster_id != str(cluster_id)
+    def is_foreign(self, ids: Collection[str]) -> bool:
+        """Return whether another control plane made it: it is not touched.
+
+        Args:
+            ids: What the cluster is known by here, and was before a lost database was rebuilt.
+        """
+        return bool(self.cluster_id) and self.cluster_id not in ids
 
     @property
     def hold(self) -> Mapping[str, Any] | None:

@@ -5,7 +5,9 @@ For endpoints that take a file beside their fields; everything else is JSON.
 
 import email.parser
 import email.policy
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from email.message import EmailMessage
+from typing import Any
 
 from gpuplane.kit.errors import FieldError, InvalidInput, Unprocessable
 from gpuplane.kit.problems import nearest
@@ -26,8 +28,39 @@ def read_form(content_type: bytes, body: bytes, names: Collection[str]) -> dict[
         InvalidInput: If the body is no form.
         Unprocessable: If a part has a name that is not known, or one that came before.
     """
+    try:
+        return _read(content_type, body, names)
+    except RecursionError:  # brackets in brackets of a header, which are read by recursion
+        raise InvalidInput(
+            "The body is no multipart form.", code="invalid_form", fix=_FIX
+        ) from None
+
+
+class _Leaf(EmailMessage):
+    """A part, never looked into: a form in a part of a form would be read by recursion."""
+
+    def get_content_type(self) -> str:
+        return "application/octet-stream"
+
+    def get_content_maintype(self) -> str:
+        return "application"
+
+
+def _make_messages() -> Callable[..., EmailMessage]:
+    """Return what makes the whole first, and leaves from then on."""
+    made: list[EmailMessage] = []
+
+    def make(policy: Any) -> EmailMessage:
+        made.append(_Leaf(policy=policy) if made else EmailMessage(policy=policy))
+        return made[-1]
+
+    return make
+
+
+def _read(content_type: bytes, body: bytes, names: Collection[str]) -> dict[str, bytes]:
     head = b"MIME-Version: 1.0\r\nContent-Type: " + content_type + b"\r\n\r\n"
-    parsed = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    policy = email.policy.HTTP.clone(message_factory=_make_messages())
+    parsed = email.parser.BytesParser(policy=policy).parsebytes(head + body)
     if not parsed.is_multipart() or parsed.defects:
         raise InvalidInput("The body is no multipart form.", code="invalid_form", fix=_FIX)
     parts = list(parsed.iter_parts())

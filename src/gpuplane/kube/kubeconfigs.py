@@ -8,6 +8,7 @@ import base64
 import binascii
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -28,7 +29,10 @@ MAX_SERVER_CHARS = 500
 MAX_CONTEXT_CHARS = 253
 """What is kept of the choice: a name cut short would choose nothing."""
 
+MAX_HOST_CHARS = 253
+
 _SHOWN_NAMES = 8
+_HOST_NAME = re.compile(r"[0-9A-Za-z_-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")
 
 
 class BadKubeconfig(ValueError):
@@ -248,7 +252,7 @@ def _server(cluster: Mapping[str, Any], place: str) -> str:
     text = _required(cluster, "server", place)
     field = f"{place}.server"
     fix = "Write `https://host:port`."
-    if len(text) > MAX_SERVER_CHARS or not text.isascii() or any(c <= " " for c in text):
+    if len(text) > MAX_SERVER_CHARS or not all("!" <= c <= "~" for c in text):
         raise BadKubeconfig(field, "It is no address.", fix)
     try:
         parts = urlsplit(text)
@@ -365,7 +369,7 @@ def _authority(cluster: Mapping[str, Any], place: str, now: datetime) -> str | N
 
 def _server_name(cluster: Mapping[str, Any], place: str) -> str | None:
     name = _text(cluster, "tls-server-name", place)
-    if name is not None and (not name.isascii() or any(c <= " " or c in "/:@" for c in name)):
+    if name is not None and (len(name) > MAX_HOST_CHARS or not _HOST_NAME.fullmatch(name)):
         raise BadKubeconfig(f"{place}.tls-server-name", "It is no name.", "Write a host name.")
     return name
 

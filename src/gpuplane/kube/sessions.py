@@ -151,7 +151,10 @@ class Session:
     ) -> bytes:
         """Send a request once, and again with a fresh token or connection where that helps."""
         client = self._request_client()
-        request = self._build(client, method, path, params, content, headers)
+        try:
+            request = self._build(client, method, path, params, content, headers)
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from None
         for attempt in (0, 1):
             used = self._authorize(request)
             try:
@@ -165,7 +168,9 @@ class Session:
                 if attempt == 0 and method == "GET":
                     continue
                 raise self._unreachable(error) from None
-            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, RuntimeError) as error:
+            except (
+                httpx2.HTTPError, httpx2.InvalidURL, OSError, RuntimeError, ValueError
+            ) as error:  # fmt: skip
                 raise self._unreachable(error) from None
             if response.status_code < 300:
                 return data
@@ -192,13 +197,18 @@ class Session:
         """
         client = self._stream_client()
         sent = {"Accept": "application/json, */*", "Accept-Encoding": "identity"}
-        request = self._build(client, method, path, params, None, sent | dict(headers or {}))
         within = httpx2.Timeout(
             self.limits.connect_s, read=self.limits.stream_idle_s if idle_s is None else idle_s
         )
-        request.extensions["timeout"] = within.as_dict()
         try:
-            response = await self._open(client, request)
+            try:
+                request = self._build(
+                    client, method, path, params, None, sent | dict(headers or {})
+                )
+                request.extensions["timeout"] = within.as_dict()
+                response = await self._open(client, request)
+            except (httpx2.InvalidURL, ValueError) as error:  # not those of the block below
+                raise self._unreachable(error) from None
             try:
                 yield response
             finally:

@@ -552,3 +552,23 @@ def test_a_context_whose_name_cannot_be_kept_is_refused() -> None:
     with pytest.raises(BadKubeconfig, match="longer than 253") as refused:
         read(config)
     assert refused.value.field == "contexts"
+
+
+@pytest.mark.parametrize(
+    "name", [".a", "a.", "a..b", "a" * 64, "a/b", "a b", "é", "a." * 127 + "a"]
+)
+def test_a_server_name_that_is_no_host_name_is_refused(name: str) -> None:
+    config = a_config()
+    cluster(config)["tls-server-name"] = name
+    with pytest.raises(BadKubeconfig, match="It is no name") as refused:
+        read(config)
+    assert refused.value.field.endswith("tls-server-name")
+
+
+@pytest.mark.parametrize("sign", ["\x7f", "\x1f", "é", " "])
+def test_a_server_with_signs_that_no_address_has_is_refused(sign: str) -> None:
+    config = a_config()
+    cluster(config)["server"] = f"https://a{sign}b:6443"
+    with pytest.raises(BadKubeconfig, match="It is no address") as refused:
+        read(config)
+    assert refused.value.field.endswith("server")

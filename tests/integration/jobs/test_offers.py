@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +18,20 @@ from gpuplane.backends.interface import (
     ReplicaObservation,
     Unavailable,
 )
+from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.runs.plans import Answer, Completed, Sleeping, StepCall
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.usage import service as usage
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops.clusters.deleting import drain, forget
+from gpuplane.loops.clusters.tools import ClusterTools, Work
 from tests.integration.jobs.worlds import H100, World
 
 GPU = FlavorResource(H100, "nvidia.com/gpu")
@@ -338,3 +347,64 @@ async def test_an_offer_that_its_cluster_does_not_show_is_forbidden_before_it_is
     await kueue.loops["scheduler"].run_once()
     again = await kueue.server.database.read(jobs.list_offers)
     assert [(each.number, str(each.job_id)) for each in again] == [(2, job["id"])]
+
+
+async def delete_by(
+    world: World, folder: Path, step: Work, *, force: bool, state: dict[str, Any] | None = None
+) -> Answer:
+    """Do one step of the deletion of the cluster."""
+    server, run_id, name = world.server, new_id(), step.__name__
+    keys = SealingKeys(folder / "keys")
+    tools = ClusterTools(server.database, server.clock, keys, folder, observe_node)
+    stored = await tools.cluster(world.sim)
+    leaving = replace(stored, state=ClusterState.DRAINING, run_id=run_id)
+    given = {"cluster_id": str(world.sim), "force": force, "wait_s": 0}
+    call = StepCall(
+        run_id=run_id, step_id=new_id(), key=name, name=name,
+        tenant_id=server.admin.tenant_id, project_id=new_id(), idempotency_key=name, attempt=1,
+        now=server.clock.now_ms(), input=given, params={}, context={}, scope={}, outputs={},
+        state=state,
+    )  # fmt: skip
+    return await step(tools, leaving, given, call)
+
+
+async def test_a_cluster_is_drained_only_when_its_offers_are_taken_back(
+    kueue: World, tmp_path: Path
+) -> None:
+    _, offer = await offered(kueue)
+    put_away(kueue)
+    asleep = await delete_by(kueue, tmp_path, drain, force=False)
+    assert isinstance(asleep, Sleeping)
+    assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
+    await kueue.loops["dispatcher"].run_once()
+    assert isinstance(await delete_by(kueue, tmp_path, drain, force=False), Sleeping)
+    await kueue.loops["observer"].run_once()
+    assert await standing(kueue) == []
+    assert isinstance(await delete_by(kueue, tmp_path, drain, force=False), Completed)
+
+
+async def test_what_was_offered_to_a_cluster_that_is_forgotten_waits_for_another_or_ends(
+    kueue: World, tmp_path: Path
+) -> None:
+
+    def be_real(session: Any) -> None:
+        clusters.change(session, kueue.sim, {"simulated": False}, "test", 1)
+        clusters.grant(session, kueue.sim, kueue.server.admin.tenant_id, "system", 1)
+
+    await kueue.server.database.write("tests.real", be_real)  # only those take what names none
+    pinned, _ = await offered(kueue, name="pinned")
+    free, _ = await offered(kueue, name="free", cluster=None)
+    put_away(kueue).is_away = True
+    asleep = await delete_by(kueue, tmp_path, drain, force=True)
+    assert isinstance(asleep, Sleeping)
+    kueue.server.clock.advance(61)
+    done = await delete_by(kueue, tmp_path, drain, force=True, state=dict(asleep.state or {}))
+    assert isinstance(done, Completed)
+    assert [state for _, state in await standing(kueue)] == ["withdrawing"] * 2
+    await delete_by(kueue, tmp_path, forget, force=True)
+    assert await standing(kueue) == []
+    assert (await kueue.job(pinned["id"]))["status"] == "cancelled"
+    await kueue.loops["scheduler"].run_once()
+    assert (await kueue.job(free["id"]))["status"] == "queued"
+    assert await standing(kueue) == []
+    assert await faults(kueue) == []

@@ -68,11 +68,13 @@ async def drain(
     if tools.ask_checkpoint is not None:
         for attempt in emptied.to_checkpoint:
             await tools.ask_checkpoint(attempt)
-    if force and now - began > GIVE_UP_MS and emptied.open:
+    gives_up = force and now - began > GIVE_UP_MS
+    if gives_up and emptied.open:
         await _lose(tools, emptied.open, now)
-    if emptied.open:
-        count = len(emptied.open)
-        said = f"{count} {'job runs' if count == 1 else 'jobs run'} there."
+    offers = () if gives_up else emptied.offers  # what is left of them is dropped at the end
+    if emptied.open or offers:
+        count = len(emptied.open) + len(offers)
+        said = f"{count} {'job is' if count == 1 else 'jobs are'} there."
         return Sleeping(now + LOOK_MS, {"began": began}, said)
     await tools.database.write(
         "clusters.begin_removal", partial(clusters.begin_removal, cluster_id=cluster.id, now=now)
@@ -137,13 +139,14 @@ async def release(
 async def forget(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
-    """Delete credentials and keys, mark nodes and devices absent, cancel what waits for it."""
+    """Delete credentials, keys and offers, mark devices absent, cancel what waits for it."""
     if not _is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
 
     def unit(session: WriteSession) -> int:
         store_nodes(session, cluster.id, (), new_id, now)
+        jobs.drop_offers(session, cluster.id)
         cancelled = jobs.end_pinned(session, cluster.id, cluster.name, now)
         clusters.remove(session, cluster.id, now)
         return cancelled

@@ -40,6 +40,7 @@ from gpuplane.domains.jobs.service.due import (
 from gpuplane.domains.jobs.service.emptying import (
     Emptied,
     Leaving,
+    drop_offers,
     empty_cluster,
     end_pinned,
     list_leaving,
@@ -265,6 +266,7 @@ __all__ = [
     "current",
     "draft_job",
     "drain_node",
+    "drop_offers",
     "empty_cluster",
     "end_never_started",
     "end_pinned",

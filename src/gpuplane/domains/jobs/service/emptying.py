@@ -13,8 +13,11 @@ from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.due import Deed, judge_move, mark_asked
+from gpuplane.domains.jobs.rules.offers import Offer
+from gpuplane.domains.jobs.service.offering import withdraw_offers
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 
 OPEN = ("admitted", "starting", "running", "stopping")
@@ -61,10 +64,12 @@ class Emptied:
 
     Attributes:
         open: Attempts that are not over.
+        offers: Offers that the cluster may still start; they are being taken back.
         to_checkpoint: Attempts to be asked for a checkpoint now.
     """
 
     open: tuple[Attempt, ...] = ()
+    offers: tuple[Offer, ...] = ()
     to_checkpoint: tuple[Attempt, ...] = ()
 
 
@@ -109,7 +114,18 @@ def empty_cluster(
                 to_checkpoint.append(attempt)
             elif step is not None:
                 _stop(session, job, now, grace_s=None)
-    return Emptied(tuple(open_ones), tuple(to_checkpoint))
+    offers = offers_repository.list_offers(session, cluster_id)
+    left = [each.attempt_id for each in offers if not each.is_withdrawing]
+    withdraw_offers(session, left, "Its cluster is being deleted; it is moved.")
+    return Emptied(tuple(open_ones), tuple(offers), tuple(to_checkpoint))
+
+
+def drop_offers(session: WriteSession, cluster_id: ClusterId) -> int:
+    """Drop what was in the hands of a cluster that is gone, whose jobs are placed elsewhere."""
+    left = [each.attempt_id for each in offers_repository.list_offers(session, cluster_id)]
+    offers_repository.delete_offers(session, left)
+    session.wake("scheduler")
+    return len(left)
 
 
 def end_pinned(session: WriteSession, cluster_id: ClusterId, name: str, now: int) -> int:

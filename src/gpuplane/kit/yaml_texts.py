@@ -50,8 +50,12 @@ PlainLoader.yaml_implicit_resolvers = {
 }
 
 
-def load_documents(text: str) -> list[Any]:
+def load_documents(text: str, *, most_nodes: int = MAX_NODES) -> list[Any]:
     """Return the documents of a YAML text as JSON values; empty ones are left out.
+
+    Args:
+        text: YAML or JSON.
+        most_nodes: Values that a document may have, aliases counted.
 
     Raises:
         UnreadableYaml: If it is no YAML, too large, too deep, or holds what JSON does not.
@@ -65,7 +69,7 @@ def load_documents(text: str) -> list[Any]:
         while loader.check_node():
             node = loader.get_node()
             assert node is not None
-            _measure(node)
+            _measure(node, most_nodes)
             value = loader.construct_document(node)
             if value is not None:
                 found.append(_as_json(value))
@@ -85,7 +89,7 @@ def load_documents(text: str) -> list[Any]:
     return found
 
 
-def _measure(root: yaml.Node) -> None:
+def _measure(root: yaml.Node, most_nodes: int) -> None:
     """Refuse a document by its outline.
 
     Raises:
@@ -106,8 +110,8 @@ def _measure(root: yaml.Node) -> None:
         total = 1
         for part in _parts(node):
             total += size_of(part, depth + 1)
-            if total > MAX_NODES:
-                raise UnreadableYaml(f"It has more than {MAX_NODES} values, aliases counted.")
+            if total > most_nodes:
+                raise UnreadableYaml(f"It has more than {most_nodes} values, aliases counted.")
         open_nodes.discard(id(node))
         sizes[id(node)] = total
         return total

@@ -25,6 +25,8 @@ from gpuplane.kube.credentials import Connection
 
 MAX_KUBECONFIG_BYTES = 512 << 10
 """One with a hundred clusters and their certificates has 400 KiB."""
+MAX_KUBECONFIG_NODES = 20_000
+"""Its scalars, lists and mappings; one with a hundred clusters, users and contexts has 4,000."""
 MAX_SERVER_CHARS = 500
 MAX_CONTEXT_CHARS = 253
 """What is kept of the choice: a name cut short would choose nothing."""
@@ -118,7 +120,7 @@ def _load(text: str | bytes) -> Mapping[str, Any]:
         # Before the text is read, which knows of a key that stands twice by its line alone.
         with contextlib.suppress(yaml.YAMLError, RecursionError):
             _refuse_repeated_keys(text)
-        documents = load_documents(text)
+        documents = load_documents(text, most_nodes=MAX_KUBECONFIG_NODES)
     except UnreadableYaml as error:
         raise BadKubeconfig("kubeconfig", str(error), fix) from None
     if len(documents) != 1:
@@ -133,9 +135,29 @@ def _load(text: str | bytes) -> Mapping[str, Any]:
     return config
 
 
+class _CountingLoader(yaml.SafeLoader):
+    """Reads outlines, and stops where a kubeconfig has more than any needs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._left = MAX_KUBECONFIG_NODES
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node, as the loader below does."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadKubeconfig(
+                "kubeconfig",
+                f"It has more than {MAX_KUBECONFIG_NODES} values.",
+                "Send the output of `kubectl config view --raw --minify --flatten`.",
+            )
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
 def _refuse_repeated_keys(text: str) -> None:
     """Refuse a mapping that has a key twice, of which YAML readers take one or the other."""
-    loader = yaml.SafeLoader(text)
+    loader = _CountingLoader(text)
     try:
         while loader.check_node():
             nodes: list[tuple[str, yaml.Node | None]] = [("", loader.get_node())]

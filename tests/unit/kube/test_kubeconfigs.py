@@ -572,3 +572,27 @@ def test_a_server_with_signs_that_no_address_has_is_refused(sign: str) -> None:
     with pytest.raises(BadKubeconfig, match="It is no address") as refused:
         read(config)
     assert refused.value.field.endswith("server")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extra: [" + "x," * 20_000 + "]",
+        "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: [" + "*c," * 20 + "]",
+    ],
+    ids=["written", "by aliases"],
+)
+def test_a_kubeconfig_with_more_values_than_any_needs_is_refused(text: str) -> None:
+    whole = yaml.safe_dump(a_config()) + text
+    with pytest.raises(BadKubeconfig, match="more than 20000 values") as refused:
+        read_kubeconfig(whole, now=NOW)
+    assert refused.value.field == "kubeconfig"
+
+
+def test_a_kubeconfig_with_a_hundred_clusters_is_taken() -> None:
+    config = a_config()
+    for group in ("clusters", "users", "contexts"):
+        first = config[group][0]
+        config[group] += [{**copy.deepcopy(first), "name": f"n{at}"} for at in range(100)]
+    assert read(config).server == "https://10.0.0.5:6443"

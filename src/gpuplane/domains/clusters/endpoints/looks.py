@@ -34,14 +34,14 @@ class Look:
         return urlsplit(self.connection.server).hostname or ""
 
 
-def read_connection(text: str, context: str | None) -> Connection:
-    """Return the connection that a kubeconfig describes.
+async def read_connection(text: str, context: str | None) -> Connection:
+    """Return the connection that a kubeconfig describes; others are answered meanwhile.
 
     Raises:
         KubeconfigRefused: If it is not taken; names the field in it.
     """
     try:
-        return read_kubeconfig(text, context)
+        return await asyncio.to_thread(read_kubeconfig, text, context)
     except BadKubeconfig as error:
         place = error.field
         raise KubeconfigRefused(

@@ -88,7 +88,7 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     _check_url(asked.ingress_url)
     await _refuse_taken(call, asked.name)
     text = asked.kubeconfig.get_secret_value()
-    look = await look_by(read_connection(text, asked.context), asked.admission)
+    look = await look_by(await read_connection(text, asked.context), asked.admission)
     await _refuse_known(call, look)
     cluster = _new_cluster(asked, look, call.now)
     credential = await _sealed(call, cluster.id, text, look, 1)
@@ -167,7 +167,7 @@ async def replace_credentials(
     known = await call.read(lambda s: service.get_cluster(s, cluster))
     before = await call.read(lambda s: service.find_credential(s, known.id))
     text = body.kubeconfig.get_secret_value()
-    look = await look_by(read_connection(text, body.context), None)
+    look = await look_by(await read_connection(text, body.context), None)
     if look.uid and look.uid != known.config.get("uid", look.uid):
         raise ClusterRefused(
             f"These are credentials of another cluster than {known.name}.",

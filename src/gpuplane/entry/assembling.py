@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.service import (
     SubmitLimits,
     Surroundings,
     UptimeTargets,
+    count_offers,
     count_queue_users,
     count_tenant_jobs,
 )
@@ -284,6 +285,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "count_queue_users": count_queue_users,
             "count_tenant_jobs": count_tenant_jobs,
+            "count_offers": count_offers,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),

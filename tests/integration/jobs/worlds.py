@@ -31,6 +31,7 @@ from gpuplane.domains.jobs.service import (
     Surroundings,
     UptimeTargets,
     WaitTargets,
+    count_offers,
     count_queue_users,
 )
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
@@ -183,6 +184,7 @@ async def running_world(
         "log_followers": Seats(2),
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
+        "count_offers": count_offers,
     }
     async with running_server(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt

@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.service import (
     SubmitLimits,
     Surroundings,
     WaitTargets,
+    count_offers,
     count_queue_users,
     count_tenant_jobs,
 )
@@ -205,6 +206,7 @@ async def running_kueue_world(
         "log_followers": Seats(2),
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
+        "count_offers": count_offers,
     }
     async with running_server(database_url, sealing, routers=load_routers(), ports=ports) as server:
         cluster_id = ClusterId(new_id())

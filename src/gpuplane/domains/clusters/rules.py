@@ -11,6 +11,9 @@ from gpuplane.core.ids import ClusterId, TenantId
 WAS_AVAILABLE = "was_available"
 """The mark in a registered cluster's config that it took work once."""
 
+REGISTERED_KIND = "kubernetes"
+"""The kind that is registered, and reached by a kubeconfig."""
+
 LOCAL_KIND = "local"
 """The kind that runs work as the user of this machine, so that each tenant must be granted it."""
 

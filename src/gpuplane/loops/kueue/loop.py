@@ -15,13 +15,14 @@ from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.queues import service as queues
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError
 from gpuplane.kube.informers import Informer
 from gpuplane.kube.kinds import ADMISSION_CHECK, WORKLOAD
+from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
@@ -95,6 +96,7 @@ class KueueLoop:
         self._boosts = boosts
         self._wake = wake
         self._looks = Looks("kueue")
+        self._unleft: set[ClusterId] = set()
         self._following: dict[ClusterId, _Following] = {}
 
     async def run_once(self) -> bool:
@@ -104,11 +106,17 @@ class KueueLoop:
             return False
         found = await self._database.read(clusters.list_clusters)
         works: dict[ClusterId, Work] = {}
+        here: set[ClusterId] = set()
         for cluster in found:
             backend: object = self._backends.find(cluster.id)
-            if queues.admits_itself(cluster) and isinstance(backend, ReachesKubernetes):
-                works[cluster.id] = partial(self._look, cluster, backend.client)
-        for cluster_id in [known for known in self._following if known not in works]:
+            if cluster.state is ClusterState.DELETING or not isinstance(backend, ReachesKubernetes):
+                continue
+            admits_itself = queues.admits_itself(cluster)
+            work = self._look if admits_itself else self._leave
+            works[cluster.id] = partial(work, cluster, backend.client)
+            if admits_itself:
+                here.add(cluster.id)
+        for cluster_id in [known for known in self._following if known not in here]:
             await self._following.pop(cluster_id).stop()
         await self._looks.run(works, LOOK_S)
         return False
@@ -135,6 +143,22 @@ class KueueLoop:
                 log.warning("Kueue of %s cannot be followed: %s", cluster.name, said)
             if following is not None:
                 following.trouble = said
+
+    async def _leave(self, cluster: Cluster, client: KubeClient) -> None:
+        """Take our check off the queues of a cluster that admits by itself no more."""
+        if not await self._database.read(lambda s: queues.list_seen(s, cluster.id)):
+            return
+        try:
+            async with asyncio.timeout(CLUSTER_S):
+                await lift_hold(client, cluster.known_ids)
+        except (KubeError, TimeoutError) as error:
+            if cluster.id not in self._unleft:
+                log.warning("the queues of %s keep our check: %s", cluster.name, error)
+            self._unleft.add(cluster.id)
+            return
+        self._unleft.discard(cluster.id)
+        forget = partial(queues.note_seen, cluster_id=cluster.id, seen=[], now=self._clock.now_ms())
+        await self._database.write("queues.forget_seen", forget)
 
     async def _begin(self, cluster_id: ClusterId, client: KubeClient) -> _Following | None:
         known = self._following.pop(cluster_id, None)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import secrets
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
@@ -150,9 +150,10 @@ async def change_cluster(
     wanted = body.model_dump(exclude_none=True, exclude={"admission"})
     if body.admission is not None:
         wanted["config"] = {**known.config, "admission": body.admission}
+    count = cast("service.CountOffers", call.ports["count_offers"])
     return await call.write(
         "clusters.change",
-        lambda s: service.change(s, known.id, wanted, call.principal.name, call.now),
+        lambda s: service.change(s, known.id, wanted, call.principal.name, call.now, count),
         cluster_body,
     )
 

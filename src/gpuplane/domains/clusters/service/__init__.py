@@ -67,6 +67,7 @@ from gpuplane.domains.clusters.service.plans import (
 )
 from gpuplane.domains.clusters.service.registering import (
     KUBERNETES,
+    CountOffers,
     Registration,
     begin_removal,
     change,
@@ -99,6 +100,7 @@ __all__ = [
     "ClusterRole",
     "ClusterState",
     "ContactPolicy",
+    "CountOffers",
     "Credential",
     "HealthCheck",
     "MaintenanceWindow",

@@ -11,9 +11,19 @@ from uuid import UUID
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
-from gpuplane.domains.clusters.errors import CredentialsGone, KeyNotFound
-from gpuplane.domains.clusters.rules import Cluster, ClusterKey, Credential, credential_context
-from gpuplane.domains.clusters.service.operating import announce, get_cluster
+from gpuplane.domains.clusters.errors import ClusterBusy, CredentialsGone, KeyNotFound
+from gpuplane.domains.clusters.rules import (
+    REGISTERED_KIND,
+    Cluster,
+    ClusterKey,
+    Credential,
+    credential_context,
+)
+from gpuplane.domains.clusters.service.operating import (
+    announce,
+    get_cluster,
+    get_live_cluster,
+)
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.connections import Connection, read_kubeconfig
 
@@ -30,9 +40,15 @@ def replace_credential(
     """Store a kubeconfig in the place of the one before, and what it says of the cluster.
 
     Raises:
-        ClusterNotFound: If there is no such cluster.
+        ClusterNotFound: If there is no such cluster, or it was deleted.
+        ClusterBusy: If it is none that is reached by a kubeconfig.
     """
-    cluster = get_cluster(session, key)
+    cluster = get_live_cluster(session, key)
+    if cluster.kind != REGISTERED_KIND:
+        raise ClusterBusy(
+            f"{cluster.name} is a {cluster.kind} cluster, which has no credentials.",
+            fix="Register the cluster that these are for under a name of its own.",
+        )
     repository.store_credential(session, credential)
     repository.update_cluster(session, cluster.id, cluster.version, now, **changes)
     said = f"{credential.stored_by} replaced its credentials."
@@ -103,7 +119,7 @@ def rewrap_credentials(
 
 def issue_key(session: WriteSession, key: UUID | str, issued: ClusterKey) -> ClusterKey:
     """Store the hash of a key by which a cluster may push its metrics, and nothing else."""
-    cluster = get_cluster(session, key)
+    cluster = get_live_cluster(session, key)
     issued = replace(issued, cluster_id=cluster.id)
     repository.insert_key(session, issued)
     announce(

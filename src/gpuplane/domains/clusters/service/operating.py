@@ -74,21 +74,41 @@ def get_cluster(session: ReadSession, key: UUID | str) -> Cluster:
     """
     cluster = find_cluster(session, key)
     if cluster is None:
-        names = ", ".join(each.name for each in repository.list_clusters(session)) or "none"
-        raise ClusterNotFound(
-            f"There is no cluster {str(key)!r}.", field="cluster", fix=f"Clusters here: {names}."
-        )
+        raise _not_found(session, key)
     return cluster
 
 
+def get_live_cluster(session: ReadSession, key: UUID | str) -> Cluster:
+    """Return a cluster that was not deleted, by id or name: one that may be changed.
+
+    Raises:
+        ClusterNotFound: If there is none, or it was deleted meanwhile.
+    """
+    cluster = get_cluster(session, key)
+    if cluster.deleted_at is not None:
+        raise _not_found(session, key)
+    return cluster
+
+
+def _not_found(session: ReadSession, key: UUID | str) -> ClusterNotFound:
+    names = ", ".join(each.name for each in repository.list_clusters(session)) or "none"
+    return ClusterNotFound(
+        f"There is no cluster {str(key)!r}.", field="cluster", fix=f"Clusters here: {names}."
+    )
+
+
 def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
-    """Return a cluster by id or name, or None; a text that is a UUID is taken as an id."""
-    if isinstance(key, str):
-        try:
-            return repository.find_cluster(session, UUID(key))
-        except ValueError:
-            return repository.find_cluster(session, key)
-    return repository.find_cluster(session, key)
+    """Return a cluster by id or name, or None; a text that is a UUID is taken as an id.
+
+    A text is what somebody asks for, who finds no deleted cluster; rows that tell of one do.
+    """
+    if not isinstance(key, str):
+        return repository.find_cluster(session, key)
+    try:
+        found = repository.find_cluster(session, UUID(key))
+    except ValueError:
+        found = repository.find_cluster(session, key)
+    return None if found is None or found.deleted_at is not None else found
 
 
 def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:

@@ -3,7 +3,7 @@
 The runs that register and delete do the work outside; each step ends in one function here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -27,10 +27,17 @@ from gpuplane.domains.clusters.rules import (
     decide_unreached,
     find_changes,
 )
-from gpuplane.domains.clusters.service.operating import announce, get_cluster, store_changes
+from gpuplane.domains.clusters.service.operating import (
+    announce,
+    get_cluster,
+    get_live_cluster,
+    store_changes,
+)
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Run, RunPolicy
 
+CountOffers = Callable[[ReadSession, ClusterId], int]
+"""Says how many jobs are in a cluster's hands; jobs know, and are told of by the root."""
 KUBERNETES = "kubernetes"
 MAX_NAME_CHARS = 63
 
@@ -82,18 +89,45 @@ def find_run(session: ReadSession, cluster: Cluster) -> Run | None:
 
 
 def change(
-    session: WriteSession, key: UUID | str, wanted: Mapping[str, Any], actor: str, now: int
+    session: WriteSession,
+    key: UUID | str,
+    wanted: Mapping[str, Any],
+    actor: str,
+    now: int,
+    count_offers: CountOffers | None = None,
 ) -> Cluster:
-    """Change what people say of a cluster: role, ingress, attributes, masters, admission."""
-    cluster = get_cluster(session, key)
+    """Change what people say of a cluster: role, ingress, attributes, masters, admission.
+
+    Raises:
+        ClusterBusy: If it is to admit by itself no more while jobs wait in its hands.
+    """
+    cluster = get_live_cluster(session, key)
     changes = find_changes(cluster, wanted)
     if not changes:
         return cluster
+    if count_offers is not None and _stops_admitting(cluster, changes):
+        _refuse_offered(cluster, count_offers(session, cluster.id))
     store_changes(session, cluster, now, **changes)
     said = f"{actor} changed {', '.join(sorted(changes))}."
     announce(session, cluster, "cluster.changed", said, now, actor, {"fields": sorted(changes)})
     session.wake("inventory")
     return get_cluster(session, cluster.id)
+
+
+def _stops_admitting(cluster: Cluster, changes: Mapping[str, Any]) -> bool:
+    after = changes.get("config", cluster.config)
+    return bool(cluster.config.get("admission") == "kueue" != after.get("admission"))
+
+
+def _refuse_offered(cluster: Cluster, offers: int) -> None:
+    if not offers:
+        return
+    who = "1 job was" if offers == 1 else f"{offers} jobs were"
+    raise ClusterBusy(
+        f"{who} handed to the Kueue of {cluster.name} and would wait there for ever.",
+        field="admission",
+        fix="Freeze the cluster, so that it gets no more; cancel those or let them start first.",
+    )
 
 
 def note_looked_at(

@@ -162,6 +162,7 @@ from gpuplane.domains.jobs.service.planning import (
 from gpuplane.domains.jobs.service.quotas import (
     DoorUse,
     QueueUse,
+    count_offers,
     count_queue_users,
     count_tenant_jobs,
     load_queue_use,
@@ -261,6 +262,7 @@ __all__ = [
     "choose_project",
     "clear_reserved",
     "cluster_of",
+    "count_offers",
     "count_queue_users",
     "count_tenant_jobs",
     "current",

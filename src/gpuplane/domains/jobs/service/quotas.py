@@ -105,6 +105,11 @@ def count_queue_users(session: ReadSession, cluster_id: ClusterId, cluster_queue
     return sum(1 for each in uses if each.cluster_queue == cluster_queue)
 
 
+def count_offers(session: ReadSession, cluster_id: ClusterId) -> int:
+    """Return how many jobs are in the hands of a cluster that admits by itself."""
+    return len(offers_repository.list_offers(session, cluster_id))
+
+
 def count_tenant_jobs(session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId) -> int:
     """Return how many jobs of a tenant hold devices or are offered on a cluster."""
     uses = attempts_repository.list_uses(session, cluster_id)

@@ -183,7 +183,10 @@ class ObserverLoop:
         offered = [each for each in whole if each.ref.attempt_id in ids]
         now = self._clock.now_ms()
         settled = await self._database.write(
-            "jobs.settle_offers", partial(jobs.settle_offers, seen=offered, now=now)
+            "jobs.settle_offers",
+            partial(
+                jobs.settle_offers, seen=offered, seal=self._seal, chance=self._chance, now=now
+            ),
         )
         self._unsettled[cluster_id] = set(settled.refused)
         known = {each.ref.attempt_id for each in offered}

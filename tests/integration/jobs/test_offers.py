@@ -118,7 +118,10 @@ def seen(offer: Offer, node: str, phase: Phase = Phase.STARTING, **more: Any) ->
 async def settle(world: World, *observations: ReplicaObservation) -> jobs.Settled:
     now = world.server.clock.now_ms()
     return await world.server.database.write(
-        "tests.settle", partial(jobs.settle_offers, seen=observations, now=now)
+        "tests.settle",
+        partial(
+            jobs.settle_offers, seen=observations, seal=str.encode, chance=lambda: 0.0, now=now
+        ),
     )
 
 
@@ -408,3 +411,48 @@ async def test_what_was_offered_to_a_cluster_that_is_forgotten_waits_for_another
     assert (await kueue.job(free["id"]))["status"] == "queued"
     assert await standing(kueue) == []
     assert await faults(kueue) == []
+
+
+@pytest.mark.parametrize("node", ["nowhere", ""])
+@pytest.mark.parametrize(
+    ("code", "word", "status"), [(0, "Completed", "completed"), (3, "NonZeroExit", "failed")]
+)
+async def test_what_ran_to_its_end_where_nothing_could_be_recorded_ends_its_job_and_runs_once(
+    kueue: World, node: str, code: int, word: str, status: str
+) -> None:
+    job, offer = await offered(kueue, max_retries=0)
+    at = kueue.server.clock.now_ms()
+    await settle(kueue, seen(offer, node, Phase.EXITED, ended_at=at, exit_code=code, reason=word))
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["reason"]) == (status, word)
+    assert await standing(kueue) == []
+    assert await held(kueue) == 0
+    (attempt,) = (await kueue.ask("GET", f"/jobs/{job['id']}/attempts"))["items"]
+    assert (attempt["number"], attempt["exit_code"]) == (1, code)
+    await kueue.loops["scheduler"].run_once()
+    assert await standing(kueue) == []
+    assert await faults(kueue) == []
+
+
+async def test_what_completed_while_it_was_taken_back_is_not_run_again(kueue: World) -> None:
+    job, offer = await offered(kueue)
+    await kueue.server.database.write(
+        "tests.withdraw", lambda s: jobs.withdraw_offers(s, [offer.attempt_id])
+    )
+    at = kueue.server.clock.now_ms()
+    done = seen(offer, "", Phase.EXITED, ended_at=at, exit_code=0, reason="Completed")
+    await settle(kueue, done)
+    assert (await kueue.job(job["id"]))["status"] == "completed"
+    assert await faults(kueue) == []
+
+
+async def test_an_offer_that_was_lost_is_taken_back_before_its_job_is_offered_again(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue)
+    lost = seen(offer, "nowhere", Phase.LOST, reason="SupervisorLost")
+    assert (await settle(kueue, lost)).refused == (offer.attempt_id,)
+    assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
+    await settle(kueue, lost)
+    assert await standing(kueue) == []
+    assert (await kueue.job(job["id"]))["status"] == "queued"

@@ -8,9 +8,10 @@ its job is offered nowhere else; it goes only once its backend has nothing of it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from gpuplane.backends.interface import Phase, ReplicaObservation
-from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, NodeId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.reasons import Word
@@ -21,7 +22,7 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica, decide_after_failure
 from gpuplane.domains.jobs.rules.offers import OFFERED, WITHDRAWING, Offer
-from gpuplane.domains.jobs.service.observing import Chance
+from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.nodes import service as nodes
@@ -32,6 +33,8 @@ from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
 
 _OVER = (Phase.EXITED, Phase.LOST)
+_NO_NODE = NodeId(UUID(int=0))
+"""Where what has ended ran on a node that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +266,21 @@ class Settled:
     """Bound on the cluster, and not recorded yet: the books say that something is held there."""
 
 
-def settle_offers(session: WriteSession, seen: Sequence[ReplicaObservation], now: int) -> Settled:
+def settle_offers(
+    session: WriteSession,
+    seen: Sequence[ReplicaObservation],
+    seal: Seal,
+    chance: Chance,
+    now: int,
+) -> Settled:
     """Make attempts of offers whose every replica is bound, and drop those that are over.
+
+    What ran to its end before it was recorded ends its job by how it ended, and never runs again.
 
     Args:
         seen: What is seen of offered attempts; every replica of each, or none.
+        seal: Seals a sensitive output of what has ended.
+        chance: Gives a number in [-1, 1] for the jitter of retries.
         now: The instant; what they hold is held from now on.
     """
     by_attempt: dict[AttemptId, dict[int, ReplicaObservation]] = {}
@@ -278,23 +291,81 @@ def settle_offers(session: WriteSession, seen: Sequence[ReplicaObservation], now
     bound: list[AttemptId] = []
     refused: list[AttemptId] = []
     over: list[AttemptId] = []
+    lost: list[AttemptId] = []
     for attempt_id, found in offers.items():
         by_rank = by_attempt[attempt_id]
         job = jobs.get(found.job_id)
         is_over = all(each.phase in _OVER or each.forbids for each in by_rank.values())
         is_bound = job is not None and _is_bound(job, by_rank)
-        if job is None or found.state == WITHDRAWING or job.status is not JobStatus.QUEUED:
+        if job is None or job.status is not JobStatus.QUEUED:
             if is_over:
                 over.append(attempt_id)
-            continue
-        if is_bound and _settle(session, job, found, by_rank, now):
+        elif found.is_withdrawing:
+            if _has_ended(job, by_rank, completed=True):
+                _end(session, job, found, by_rank, seal, chance, now)
+            elif is_over:
+                over.append(attempt_id)
+        elif is_bound and _settle(session, job, found, by_rank, now):
             bound.append(attempt_id)
+        elif _has_ended(job, by_rank):
+            _end(session, job, found, by_rank, seal, chance, now)
+        elif any(each.forbids for each in by_rank.values()):
+            over.append(attempt_id)
+        elif is_over:
+            lost.append(attempt_id)
         elif is_bound:
             refused.append(attempt_id)
-        elif is_over:
-            over.append(attempt_id)
     _forget_offers(session, over)
-    return Settled(tuple(bound), tuple(refused))
+    withdraw_offers(session, lost, "Nothing says how it ended; it is taken back.")
+    return Settled(tuple(bound), (*refused, *lost))
+
+
+def _has_ended(
+    job: Job, by_rank: Mapping[int, ReplicaObservation], *, completed: bool = False
+) -> bool:
+    """Return whether every rank is over and it is known how: well, if `completed` is asked."""
+    ranks = [by_rank.get(rank) for rank in range(job.spec.replicas.count)]
+    ends = [each for each in ranks if each and each.phase in _OVER and not each.forbids]
+    if len(ends) < len(ranks):
+        return False
+    well = [each.reason == Word.COMPLETED for each in ends]
+    return all(well) if completed else any(well) or any(e.exit_code is not None for e in ends)
+
+
+def _end(
+    session: WriteSession,
+    job: Job,
+    found: Offer,
+    by_rank: Mapping[int, ReplicaObservation],
+    seal: Seal,
+    chance: Chance,
+    now: int,
+) -> None:
+    """Make an attempt of an offer that ran to its end and end it; nothing is held for it."""
+    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
+    asked = job.spec.resources
+    places = []
+    for rank in range(job.spec.replicas.count):
+        node = known.get(by_rank[rank].node_name)
+        places.append(
+            ReplicaOrder(
+                replica_id=ReplicaId(new_id()),
+                rank=rank,
+                node_id=_NO_NODE if node is None else node.id,
+                gpu_ids=(),
+                gpu_milli=asked.gpu_milli,
+                cpu_milli=asked.cpu_milli,
+                memory_mib=asked.memory_mib,
+                ephemeral_mib=asked.ephemeral_mib,
+            )
+        )
+    attempt = _attempt_of(job, found, places, known, by_rank, now)
+    _become(session, job, found, attempt, now)
+    ended = [  # what has an end had begun, though nothing may say when
+        replace(each, started_at=each.started_at or each.ended_at or now)
+        for each in by_rank.values()
+    ]
+    take_in(session, ended, seal, chance, now)
 
 
 def _is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
@@ -325,6 +396,12 @@ def _settle(
     )
     if attempt.id not in placements.place(session, [order], now).placed:
         return False
+    _become(session, job, found, attempt, now)
+    return True
+
+
+def _become(session: WriteSession, job: Job, found: Offer, attempt: Attempt, now: int) -> None:
+    """Store the attempt that an offer has become."""
     attempts_repository.insert_attempts(session, [attempt])
     offers_repository.delete_offers(session, [found.attempt_id])
     scheduled = replace(job, status=JobStatus.SCHEDULED, admitted_at=attempt.admitted_at)
@@ -345,7 +422,6 @@ def _settle(
     repository.update_job(session, job, now, **changes)
     usage.note_queues(session, {job.id: found.local_queue})
     events.record(session, _told(job, attempt, now))
-    return True
 
 
 def _choose_places(
@@ -406,7 +482,7 @@ def _attempt_of(
             attempt_id=found.attempt_id,
             rank=each.rank,
             node_id=each.node_id,
-            node_name=names[each.node_id],
+            node_name=names.get(each.node_id, by_rank[each.rank].node_name),
             gpu_ids=tuple(each.gpu_ids),
             gpu_milli=each.gpu_milli,
             mig_device=None,

@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.lifecycle.runs import RunStatus
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.errors import ClusterBusy, ClusterNotFound
 from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.runs import service as runs
 from gpuplane.entry.backends import is_served
-from tests.integration.clusters.worlds import Shelf
+from gpuplane.kit.ids import new_id
+from tests.integration.clusters.worlds import Shelf, a_credential, a_key
 
 
 @pytest.fixture
@@ -68,3 +71,38 @@ async def test_work_is_served_on_after_a_deletion_failed_and_while_it_is_registe
     again, _ = await shelf.register_again(failed)
     assert again.state is ClusterState.REGISTERING
     assert is_served(again)
+
+
+async def test_a_deleted_cluster_is_found_by_rows_that_tell_of_it_and_changed_by_nobody(
+    shelf: Shelf,
+) -> None:
+    cluster, _ = await shelf.delete(await shelf.available())
+    await shelf.do(clusters.remove, cluster.id, shelf.now)
+    assert (await shelf.cluster(cluster.id)).deleted_at == shelf.now
+    for verb, arguments in (
+        (clusters.freeze, (str(cluster.id), "why", "ada", shelf.now)),
+        (clusters.change, (cluster.id, {"role": "manager"}, "ada", shelf.now)),
+        (clusters.issue_key, (cluster.id, a_key(cluster.id))),
+        (
+            clusters.replace_credential,
+            (cluster.id, a_credential(cluster.id, 2), {"host": "h"}, shelf.now),
+        ),
+    ):
+        with pytest.raises(ClusterNotFound):
+            await shelf.do(verb, *arguments)
+    kept = await shelf.database.read(lambda s: clusters.find_credential(s, cluster.id))
+    assert kept is None
+
+
+async def test_a_cluster_that_is_not_reached_by_a_kubeconfig_is_given_none(shelf: Shelf) -> None:
+    cluster_id = ClusterId(new_id())
+    await shelf.do(
+        clusters.ensure_cluster, cluster_id, name="sim", kind="simulated", simulated=True,
+        config={}, now=shelf.now,
+    )  # fmt: skip
+    with pytest.raises(ClusterBusy):
+        await shelf.do(
+            clusters.replace_credential, cluster_id, a_credential(cluster_id, 1), {}, shelf.now
+        )
+    kept = await shelf.database.read(lambda s: clusters.find_credential(s, cluster_id))
+    assert kept is None

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,10 @@ from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
+from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
-from gpuplane.kube.errors import KubeError
+from gpuplane.kube.errors import KubeError, NotThere
+from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.loops.clusters.addons import KEY_SECRET
 from gpuplane.loops.clusters.catalogue import find_addon
 from gpuplane.loops.clusters.tools import ClusterTools
@@ -32,7 +34,7 @@ GIVE_UP_MS = 60_000
 """With force: what was not seen to end by then is taken as lost; the cluster may not answer."""
 CALL_S = 30.0
 CLUSTER_LABEL = "gpuplane.io/cluster-id"
-OURS = (kinds.JOB, kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.SECRET)
+OURS = (kinds.JOB_SET, kinds.JOB, kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.SECRET)
 """Kinds of which objects with the cluster's label are ours, in the order in which they go."""
 
 NOT_ITS_RUN = Failed("NotItsRun", "This run does not delete the cluster any more.", is_final=True)
@@ -116,13 +118,8 @@ async def release(
         return NOT_ITS_RUN
     try:
         async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
-            removed = 0
-            labels = {CLUSTER_LABEL: str(cluster.id)}
-            for kind in OURS:
-                for found in await client.list(kind, labels=labels):
-                    about = found["metadata"]
-                    await client.delete(kind, about["name"], about.get("namespace"))
-                    removed += 1
+            await lift_hold(client, cluster.known_ids)
+            removed = await remove_ours(client, cluster.known_ids)
             prometheus = find_addon("prometheus")
             if prometheus is not None:
                 await client.delete(kinds.SECRET, KEY_SECRET, prometheus.namespace)
@@ -134,6 +131,27 @@ async def release(
     known = await tools.database.read(lambda s: clusters.list_addons(s, cluster.id))
     left = sorted(each.name for each in known if each.state in ("installed", "adopted"))
     return Completed({"removed": removed, "addons_left": left})
+
+
+async def remove_ours(client: KubeClient, ids: Collection[str]) -> int:
+    """Delete what is ours by its label; return how much it was.
+
+    Args:
+        client: The cluster.
+        ids: What the cluster's objects are labelled with: its id, and those it had before.
+    """
+    removed = 0
+    for kind in OURS:
+        for cluster_id in ids:
+            try:
+                listed = await client.list(kind, labels={CLUSTER_LABEL: cluster_id})
+            except NotThere:
+                break  # JobSet is served only where somebody installed it
+            for found in listed:
+                about = found["metadata"]
+                await client.delete(kind, about["name"], about.get("namespace"))
+                removed += 1
+    return removed
 
 
 async def forget(

@@ -80,7 +80,9 @@ class ClusterView:
         self._touch(attempt_id)
 
     def take_main(self, main: Main) -> None:
-        """Note a workload as it is now."""
+        """Note a workload as it is now; the Job of a JobSet is a part of one, and is none."""
+        if any(owner.kind == "JobSet" for owner in main.metadata.owner_references):
+            return
         attempt_id = attempt_of(main.metadata.labels)
         if attempt_id is not None:
             self._mains[attempt_id] = main

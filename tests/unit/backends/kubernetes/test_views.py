@@ -1,0 +1,39 @@
+"""What is known of a cluster: which object is the workload of an attempt."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpuplane.backends.kubernetes.shapes import Main
+from gpuplane.backends.kubernetes.views import ClusterView
+from tests.unit.backends.kubernetes.builders import ID, a_main
+
+
+def the_set_and_its_job() -> tuple[Main, Main]:
+    """Return a JobSet and the Job that its controller made, with the labels of its template."""
+    whole, part = a_main("JobSet"), a_main()
+    reference = {"kind": "JobSet", "name": "j", "uid": whole.metadata.uid}
+    told = {"name": "j-ranks-0", "uid": "part", "labels": part.metadata.labels}
+    part.metadata = msgspec.convert(
+        {**told, "ownerReferences": [reference]}, type=type(part.metadata)
+    )
+    return whole, part
+
+
+@pytest.mark.parametrize("first", ["JobSet", "Job"])
+def test_the_job_of_a_set_never_stands_for_the_set(first: str) -> None:
+    view = ClusterView()
+    for main in sorted(the_set_and_its_job(), key=lambda each: each.kind != first):
+        view.take_main(main)
+    found = view.main(ID)
+    assert found is not None
+    assert (found.kind, [each.metadata.name for each in view.mains()]) == ("JobSet", ["j"])
+
+
+def test_the_end_of_the_job_of_a_set_is_not_the_end_of_the_set() -> None:
+    view = ClusterView()
+    whole, part = the_set_and_its_job()
+    view.take_main(whole)
+    view.drop_main(part)
+    assert view.main(ID) == whole

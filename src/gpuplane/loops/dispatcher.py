@@ -216,7 +216,12 @@ class DispatcherLoop:
             backend = self._backends.find(attempts[0].cluster_id)
             if backend is None:
                 continue
-            known = await known_attempts(backend)
+            try:
+                known = await known_attempts(backend)
+            except Unavailable as error:
+                # What it has not heard of lately may run: the observer sees the tombstones.
+                log.warning("cluster %s cannot be asked: %s", attempts[0].cluster_id, error.message)
+                continue
             for attempt in attempts:
                 if attempt.id not in known:
                     await self._database.write(

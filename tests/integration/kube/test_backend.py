@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuplane.backends.interface import Unavailable
-from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.backend import SILENT_S, KubernetesBackend
+from gpuplane.backends.kubernetes.names import ATTEMPT_ID, CLUSTER
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.backends.kubernetes.watching import ClusterWatch
 from gpuplane.kube.clients import KubeClient
@@ -30,6 +32,8 @@ class Cluster:
         self.groups: dict[str, str] = {}
         self.watches: list[Stream] = []
         self.is_away = False
+        self.is_hushed = False
+        """Refuses lists and watches, and takes everything else."""
         self.changes: list[Request] = []
         self.held: asyncio.Event | None = None
         """Keeps whoever asks for namespaces waiting."""
@@ -45,10 +49,16 @@ class Cluster:
         what = request.path.rsplit("/", 1)[-1]
         if request.path.startswith("/apis/") and request.path.count("/") == 2:
             return self._group(what)
+        if what == "version":
+            return Reply(body={"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+        if self.is_hushed:
+            return Reply(503, {"kind": "Status", "reason": "ServiceUnavailable"})
         if what in self.forbidden:
             return Reply(403, {"kind": "Status", "reason": "Forbidden", "message": "no"})
         if request.param("watch"):
             self.watches.append(Stream())
+            mark = {"kind": "Bookmark", "metadata": {"resourceVersion": "11"}}
+            self.watches[-1].event("BOOKMARK", mark)
             return self.watches[-1]
         items = self.objects.get(what, [])
         return Reply(body={"metadata": {"resourceVersion": "10"}, "items": items})
@@ -136,3 +146,73 @@ async def test_a_cluster_that_is_listened_to_again_after_a_failure_gets_no_secon
     assert await again
     assert [each.kind for each in watch.informers].count(JOB_SET) == 1
     await watch.stop()
+
+
+async def pass_until(clock: FakeClock, so: Callable[[], Awaitable[bool]]) -> None:
+    """Let time pass until it is so; requests take their own time beside it."""
+    end = clock.monotonic() + 10 * SILENT_S
+    while not await so():
+        assert clock.monotonic() < end
+        await clock.advance(1)
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.01)
+
+
+async def fall_silent(
+    cluster: Cluster, server: ScriptedServer, backend: KubernetesBackend, clock: FakeClock
+) -> None:
+    """Have lists and watches refused until the backend has heard nothing for its limit."""
+
+    async def is_silent() -> bool:
+        return not (await backend.probe()).reachable
+
+    cluster.is_hushed = True
+    server.drop_connections()
+    await pass_until(clock, is_silent)
+
+
+async def be_heard(cluster: Cluster, backend: KubernetesBackend, clock: FakeClock) -> None:
+    """Have lists and watches answered until the backend has heard of all of them."""
+
+    async def is_heard() -> bool:
+        return (await backend.probe()).reachable
+
+    cluster.is_hushed = False
+    await pass_until(clock, is_heard)
+
+
+async def test_nothing_is_said_of_replicas_while_the_cluster_is_silent_beyond_its_limit(
+    cluster: Cluster, backend: KubernetesBackend, server: ScriptedServer, clock: FakeClock
+) -> None:
+    cursor = (await backend.observe_replicas_since("")).cursor
+    await fall_silent(cluster, server, backend, clock)
+    with pytest.raises(Unavailable):
+        await backend.observe()
+    with pytest.raises(Unavailable):
+        await backend.observe_replicas_since(cursor)
+    await be_heard(cluster, backend, clock)
+    assert (await backend.observe()).replicas == ()
+
+
+async def test_nothing_is_swept_while_the_cluster_is_silent_beyond_its_limit(
+    cluster: Cluster, backend: KubernetesBackend, server: ScriptedServer, clock: FakeClock
+) -> None:
+    labels = {CLUSTER: "east", ATTEMPT_ID: str(uuid.UUID(int=7))}
+    made: dict[str, Any] = {
+        "name": "j",
+        "namespace": "t",
+        "uid": "u",
+        "resourceVersion": "9",
+        "labels": labels,
+    }
+    made["creationTimestamp"] = "2026-03-01T12:00:00Z"  # the clock's beginning
+    cluster.objects["jobs"] = [{"metadata": made}]
+    await backend.observe()
+    await fall_silent(cluster, server, backend, clock)
+    await clock.advance(backend.settings.orphan_s)
+    with pytest.raises(Unavailable):
+        await backend.sweep()
+    assert [each for each in cluster.changes if each.method == "DELETE"] == []
+    await be_heard(cluster, backend, clock)
+    await backend.sweep()
+    deleted = {each.path for each in cluster.changes if each.method == "DELETE"}
+    assert deleted == {"/apis/batch/v1/namespaces/t/jobs/j"}

@@ -96,7 +96,14 @@ class KubernetesBackend:
         space = self.settings.records_namespace
         self._records = RecordStore(client, self._view, cluster_id, space)
         self._settler = Settler(
-            client, self._view, self._records, self._tails, clock, self.settings, cluster_id
+            client,
+            self._view,
+            self._records,
+            self._tails,
+            clock,
+            self.settings,
+            cluster_id,
+            self._is_silent,
         )
         self._watch = ClusterWatch(
             client,
@@ -164,14 +171,14 @@ class KubernetesBackend:
 
     async def observe(self) -> Observation:
         """Return nodes, GPUs and every attempt not yet forgotten; see `Backend`."""
-        await self.open()
+        await self._open_and_heard()
         nodes = tuple(observe_node(each) for each in self._watch.node_facts())
         replicas = tuple(self._view.observe())
         return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas)
 
     async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
         """Return the replicas that changed since the cursor; see `ObservesChanges`."""
-        await self.open()
+        await self._open_and_heard()
         position, replicas = self._view.changed_since(cursor)
         now = self._clock.now_ms()
         return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas))
@@ -300,7 +307,7 @@ class KubernetesBackend:
 
     async def sweep(self) -> None:
         """Delete what is left over in the cluster now; it is done by itself every ten minutes."""
-        await self.open()
+        await self._open_and_heard()
         with starting.told():
             await self._settler.sweep()
 
@@ -330,9 +337,17 @@ class KubernetesBackend:
         self._settler.wake()
 
     def _is_silent(self) -> bool:
-        return bool(self._watch.trouble) and any(
-            (each.silent_s() or 0.0) > SILENT_S for each in self._watch.informers
-        )
+        return self._watch.is_silent(SILENT_S)
+
+    async def _open_and_heard(self) -> None:
+        """Begin to listen; what is known of a cluster that fell silent says nothing of now.
+
+        Raises:
+            Unavailable: If it cannot be reached, or was not heard of for too long.
+        """
+        await self.open()
+        if self._is_silent():
+            raise Unavailable("Unreachable", self._watch.trouble or "the cluster is silent")
 
     async def _end(self, record: Record, grace_s: int) -> None:
         """Delete the pods of an attempt with this grace, then what would make new ones."""

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
@@ -48,8 +49,13 @@ class Settler:
         clock: Clock,
         settings: KubernetesSettings,
         cluster_id: str,
+        is_silent: Callable[[], bool],
     ) -> None:
-        """Make the settler; nothing is done before `run`."""
+        """Make the settler; nothing is done before `run`, and none of it while `is_silent`.
+
+        What a cluster that fell silent does not show may be there all the same.
+        """
+        self._is_silent = is_silent
         self._client = client
         self._view = view
         self._records = records
@@ -75,6 +81,8 @@ class Settler:
             except TimeoutError:
                 self._look_at_all()
             self._wake.clear()
+            if self._is_silent():
+                continue
             await self._sweep_now_and_then()
             for attempt_id in sorted(self._view.take_unsettled()):
                 self._start(attempt_id)
@@ -121,7 +129,7 @@ class Settler:
             await self._client.delete(PERSISTENT_VOLUME_CLAIM, name, namespace, uid=uid)
 
     def _start(self, attempt_id: AttemptId) -> None:
-        if attempt_id in self._busy or not self._has_work(attempt_id):
+        if attempt_id in self._busy or self._is_silent() or not self._has_work(attempt_id):
             return
         task = asyncio.create_task(self._settle(attempt_id), name=f"settle:{attempt_id}")
         self._busy[attempt_id] = task

@@ -103,6 +103,14 @@ class ClusterWatch:
         found = (each.state.last_error for each in self.informers if each.state.failures)
         return next(filter(None, found), "")
 
+    def is_silent(self, limit_s: float) -> bool:
+        """Return whether something that is listened to fails and was not heard of for so long."""
+        return any(
+            each.state.failures and (each.silent_s() or 0.0) > limit_s
+            for each in self.informers
+            if each.kind != JOB_SET  # one that is taken from a cluster hushes nothing else
+        )
+
     def node_facts(self) -> list[NodeFacts]:
         """Return every node, by name."""
         return sorted(self.nodes.items(), key=lambda node: node.name)

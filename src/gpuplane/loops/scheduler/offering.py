@@ -11,6 +11,7 @@ from gpuplane.core.hardware import find_model
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.decisions import Waiting
 from gpuplane.core.scheduling.windows import find_current_window
+from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
 from gpuplane.loops.scheduler.loading import ClusterView, World
@@ -89,6 +90,10 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
     window = job.spec.window
     if window is not None and find_current_window(window, now) is None:
         return Reason(Word.TIME_WINDOW, "Its time window is closed.")
+    if job.spec.job_type is JobType.SERVICE and job.spec.replicas.count > 1:
+        # One template for all of its pods: none of them would say which replica it is.
+        said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
+        return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
     asked = job.spec.resources
     if not asked.gpu_count and asked.mig_profile is None:
         return None

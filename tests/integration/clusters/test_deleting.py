@@ -12,13 +12,15 @@ from gpuplane.backends.interface import NodeObservation
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.errors import ClusterChanged, ClusterNotFound
 from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.kit.clock import SystemClock
+from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.nodefacts import NodeFacts
 from gpuplane.loops.clusters.deleting import drain, forget, release
-from gpuplane.loops.clusters.tools import ClusterTools, Work
+from gpuplane.loops.clusters.tools import ClusterTools, Work, step
 from tests.integration.clusters.worlds import PROJECT, TENANT, Shelf
 
 STEPS: dict[str, Work] = {"drain": drain, "release": release, "forget": forget}
@@ -38,17 +40,38 @@ def no_nodes(facts: NodeFacts) -> NodeObservation:
     raise AssertionError(f"no node is observed here: {facts.name}")
 
 
-async def do(shelf: Shelf, folder: Path, name: str, cluster: Cluster, run_id: UUID) -> Answer:
-    """Do one step of a deletion as a run of this id does, with force."""
-    keys = SealingKeys(folder / "keys")
-    tools = ClusterTools(shelf.database, SystemClock(), keys, folder, no_nodes)
+def tools_of(shelf: Shelf, folder: Path) -> ClusterTools:
+    return ClusterTools(
+        shelf.database, SystemClock(), SealingKeys(folder / "keys"), folder, no_nodes
+    )
+
+
+def a_call(shelf: Shelf, name: str, cluster: Cluster, run_id: UUID) -> StepCall:
     given = {"cluster_id": str(cluster.id), "force": True, "wait_s": 0}
-    call = StepCall(
+    return StepCall(
         run_id=run_id, step_id=new_id(), key=name, name=name, tenant_id=TENANT, project_id=PROJECT,
         idempotency_key=name, attempt=1, now=shelf.now, input=given, params={}, context={},
         scope={}, outputs={},
     )  # fmt: skip
-    return await STEPS[name](tools, cluster, given, call)
+
+
+async def do(shelf: Shelf, folder: Path, name: str, cluster: Cluster, run_id: UUID) -> Answer:
+    """Do one step of a deletion as a run of this id does, with force."""
+    call = a_call(shelf, name, cluster, run_id)
+    return await STEPS[name](tools_of(shelf, folder), cluster, call.input, call)
+
+
+@pytest.mark.parametrize(("error", "is_final"), [(ClusterChanged, False), (ClusterNotFound, True)])
+async def test_a_step_that_somebody_changed_a_cluster_under_is_tried_again(
+    shelf: Shelf, tmp_path: Path, error: type[ProductError], *, is_final: bool
+) -> None:
+    async def work(*_: object) -> Answer:
+        raise error("It is not as it was.")
+
+    cluster = await shelf.available()
+    answer = await step(tools_of(shelf, tmp_path), work)(a_call(shelf, "s", cluster, new_id()))
+    assert isinstance(answer, Failed)
+    assert (answer.word, answer.is_final) == ("Refused", is_final)
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
@@ -67,7 +90,7 @@ async def test_a_step_of_a_cluster_that_is_not_being_deleted_any_more_fails_for_
     shelf: Shelf, tmp_path: Path, name: str
 ) -> None:
     cluster, run = await shelf.delete(await shelf.available())
-    failed = await shelf.do(clusters.fail_run, cluster.id, "It was cancelled.", shelf.now)
+    failed = await shelf.do(clusters.fail_run, cluster.id, run.id, "It was cancelled.", shelf.now)
     answer = await do(shelf, tmp_path, name, failed, run.id)
     assert isinstance(answer, Failed)
     assert (await shelf.cluster(cluster.id)).deleted_at is None

@@ -10,7 +10,12 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.core.lifecycle.runs import RunStatus
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.errors import ClusterBusy, ClusterNotFound
+from gpuplane.domains.clusters.errors import (
+    ClusterBusy,
+    ClusterChanged,
+    ClusterExists,
+    ClusterNotFound,
+)
 from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.runs import service as runs
 from gpuplane.entry.backends import is_served
@@ -57,15 +62,17 @@ async def test_work_is_served_on_after_a_deletion_failed_and_while_it_is_registe
     cluster, first = await shelf.register()
     assert not is_served(cluster)
     await shelf.do(runs.cancel_run, first.id, shelf.now)
-    failed = await shelf.do(clusters.fail_run, cluster.id, "Rights are missing.", shelf.now)
+    failed = await shelf.do(
+        clusters.fail_run, cluster.id, first.id, "Rights are missing.", shelf.now
+    )
     assert not is_served(failed)
     cluster, _ = await shelf.register_again(failed)
     assert not is_served(cluster)
     cluster = await shelf.do(clusters.make_available, cluster.id, shelf.now)
     assert is_served(cluster)
-    draining, _ = await shelf.delete(cluster)
+    draining, last = await shelf.delete(cluster)
     assert is_served(draining)
-    failed = await shelf.do(clusters.fail_run, cluster.id, "It was cancelled.", shelf.now)
+    failed = await shelf.do(clusters.fail_run, cluster.id, last.id, "It was cancelled.", shelf.now)
     assert (failed.state, failed.not_available_since) == (ClusterState.ERROR, None)
     assert is_served(failed)
     again, _ = await shelf.register_again(failed)
@@ -106,3 +113,42 @@ async def test_a_cluster_that_is_not_reached_by_a_kubeconfig_is_given_none(shelf
         )
     kept = await shelf.database.read(lambda s: clusters.find_credential(s, cluster_id))
     assert kept is None
+
+
+async def test_a_run_that_failed_says_nothing_of_a_cluster_that_another_has_taken(
+    shelf: Shelf,
+) -> None:
+    cluster, first = await shelf.register()
+    await shelf.delete(cluster)
+    found = await shelf.do(clusters.fail_run, cluster.id, first.id, "It was cancelled.", shelf.now)
+    assert found.state is ClusterState.DRAINING
+
+
+async def test_other_credentials_are_tried_at_once(shelf: Shelf) -> None:
+    cluster = await shelf.available()
+    for _ in range(3):
+        await shelf.do(
+            clusters.note_contact, cluster.id, "refused", clusters.DEFAULT_CONTACT_POLICY, shelf.now
+        )
+    fresh = a_credential(cluster.id, 2)
+    found = await shelf.do(clusters.replace_credential, cluster.id, fresh, {}, shelf.now)
+    assert (found.failures, found.failed_at, found.next_try_at) == (0, (), None)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_credentials_that_were_looked_at_before_others_came_are_refused(
+    shelf: Shelf, number: int
+) -> None:
+    cluster = await shelf.available()
+    late = a_credential(cluster.id, number)
+    with pytest.raises(ClusterChanged):
+        await shelf.do(clusters.replace_credential, cluster.id, late, {"host": "h"}, shelf.now)
+    assert (await shelf.cluster(cluster.id)).host == ""
+
+
+async def test_a_cluster_is_not_registered_under_two_names(shelf: Shelf) -> None:
+    await shelf.register("east", uid="u1")
+    with pytest.raises(ClusterExists, match="as 'east'"):
+        await shelf.register("west", uid="u1")
+    made, _ = await shelf.register("south", uid="u2")
+    assert made.state is ClusterState.REGISTERING

@@ -109,7 +109,7 @@ class ClustersLoop:
         if reason is not None:
             await self._tools.database.write(
                 "clusters.fail_run", partial(clusters.fail_run, cluster_id=cluster.id,
-                                             reason=reason, now=now),
+                                             run_id=cluster.run_id, reason=reason, now=now),
             )  # fmt: skip
 
     async def _look(self, cluster: Cluster, number: int) -> None:

@@ -15,7 +15,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.kit.clock import Clock
-from gpuplane.kit.errors import ProductError
+from gpuplane.kit.errors import Conflict, ProductError
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig, Connection
@@ -111,7 +111,9 @@ def step(tools: ClusterTools, work: Work) -> Callable[[StepCall], Awaitable[Answ
         except KubeError as error:
             return Failed("ClusterUnreachable", str(error))
         except ProductError as error:
-            return Failed("Refused", error.detail, is_final=error.status < 500)
+            # What was changed by somebody meanwhile is read anew by another try.
+            is_final = error.status < 500 and not isinstance(error, Conflict)
+            return Failed("Refused", error.detail, is_final=is_final)
         except TimeoutError:
             return Failed("ClusterUnreachable", "The cluster did not answer in time.")
 

@@ -11,7 +11,12 @@ from uuid import UUID
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
-from gpuplane.domains.clusters.errors import ClusterBusy, CredentialsGone, KeyNotFound
+from gpuplane.domains.clusters.errors import (
+    ClusterBusy,
+    ClusterChanged,
+    CredentialsGone,
+    KeyNotFound,
+)
 from gpuplane.domains.clusters.rules import (
     REGISTERED_KIND,
     Cluster,
@@ -23,6 +28,7 @@ from gpuplane.domains.clusters.service.operating import (
     announce,
     get_cluster,
     get_live_cluster,
+    store_changes,
 )
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.connections import Connection, read_kubeconfig
@@ -41,6 +47,7 @@ def replace_credential(
 
     Raises:
         ClusterNotFound: If there is no such cluster, or it was deleted.
+        ClusterChanged: If others were stored since these were looked at.
         ClusterBusy: If it is none that is reached by a kubeconfig.
     """
     cluster = get_live_cluster(session, key)
@@ -49,8 +56,15 @@ def replace_credential(
             f"{cluster.name} is a {cluster.kind} cluster, which has no credentials.",
             fix="Register the cluster that these are for under a name of its own.",
         )
+    kept = repository.find_credential(session, cluster.id)
+    if credential.number != (1 if kept is None else kept.number + 1):
+        raise ClusterChanged(
+            f"The credentials of {cluster.name} were replaced by somebody else meanwhile.",
+            fix="Look at them, and replace them again where needed.",
+        )
     repository.store_credential(session, credential)
-    repository.update_cluster(session, cluster.id, cluster.version, now, **changes)
+    tried = {"failures": 0, "failed_at": [], "next_try_at": None}
+    store_changes(session, cluster, now, **{**tried, **changes})
     said = f"{credential.stored_by} replaced its credentials."
     announce(
         session,

@@ -58,7 +58,7 @@ def register(
     """Store a cluster in REGISTERING with its credentials, its key and the run that goes on.
 
     Raises:
-        ClusterExists: If one of that name is there.
+        ClusterExists: If one of that name is there, or the same cluster under another.
     """
     cluster = asked.cluster
     found = repository.find_cluster(session, cluster.name)
@@ -68,6 +68,14 @@ def register(
             field="name",
             fix="Choose another name, or replace the credentials of that one.",
         )
+    uid = cluster.config.get("uid")
+    for each in repository.list_clusters(session):
+        if uid and each.config.get("uid") == uid:
+            raise ClusterExists(
+                f"It is registered already, as {each.name!r}.",
+                field="kubeconfig",
+                fix=f"Use {each.name}, or replace its credentials.",
+            )
     run = runs.start_run(session, asked.plan, now, policy)
     repository.insert_cluster(session, _with_run(cluster, run.id))
     repository.store_credential(session, asked.credential)
@@ -155,13 +163,16 @@ def make_available(session: WriteSession, cluster_id: ClusterId, now: int) -> Cl
     return get_cluster(session, cluster_id)
 
 
-def fail_run(session: WriteSession, cluster_id: ClusterId, reason: str, now: int) -> Cluster:
+def fail_run(
+    session: WriteSession, cluster_id: ClusterId, run_id: UUID | None, reason: str, now: int
+) -> Cluster:
     """Say that a registration or a deletion came to nothing.
 
+    Nothing is said where another run took its place since it was judged.
     The cluster stays ERROR until it is registered again or deleted.
     """
     cluster = get_cluster(session, cluster_id)
-    if cluster.state in HELD_STATES:
+    if cluster.state in HELD_STATES and cluster.run_id == run_id:
         _move(session, cluster, ClusterState.ERROR, reason, now, not_available_since=None)
     return get_cluster(session, cluster_id)
 

@@ -19,7 +19,7 @@ from gpuplane.backends.interface import (
     Unavailable,
 )
 from gpuplane.backends.kubernetes.inventory import observe_node
-from gpuplane.core.ids import AttemptId
+from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.runs.plans import Answer, Completed, Sleeping, StepCall
 from gpuplane.domains.clusters import service as clusters
@@ -30,6 +30,7 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops import offers as carrying
 from gpuplane.loops.clusters.deleting import drain, forget
 from gpuplane.loops.clusters.tools import ClusterTools, Work
 from tests.integration.jobs.worlds import H100, World
@@ -456,3 +457,31 @@ async def test_an_offer_that_was_lost_is_taken_back_before_its_job_is_offered_ag
     await settle(kueue, lost)
     assert await standing(kueue) == []
     assert (await kueue.job(job["id"]))["status"] == "queued"
+
+
+async def test_a_cluster_out_of_reach_is_asked_once_a_turn_and_there_is_nothing_more_to_do(
+    kueue: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "BATCH", 2)
+    made = [(await offered(kueue, name=f"job-{each}"))[1].attempt_id for each in range(3)]
+    distant = put_away(kueue)
+    distant.is_away = True
+    assert await kueue.loops["dispatcher"].run_once() is False
+    assert distant.asked == made[:1]
+    distant.is_away = False
+    assert await kueue.loops["dispatcher"].run_once() is True
+    assert await kueue.loops["dispatcher"].run_once() is False
+    assert distant.asked[1:] == made
+
+
+async def test_offers_of_a_cluster_that_is_not_served_here_hold_up_nothing(
+    kueue: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "BATCH", 1)
+    _, offer = await offered(kueue)
+    other = ClusterId(new_id())
+    distant = put_away(kueue)
+    kueue.registry.backends = {other: distant}
+    assert await kueue.loops["dispatcher"].run_once() is False
+    assert distant.asked == []
+    assert await standing(kueue) == [(offer.attempt_id, "offered")]

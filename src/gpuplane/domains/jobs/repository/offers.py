@@ -54,22 +54,31 @@ def list_offers(session: ReadSession, cluster_id: ClusterId | None = None) -> li
     return [_offer(row) for row in session.rows(query)]
 
 
-def list_to_ensure(session: ReadSession, limit: int) -> list[Offer]:
-    """Return offers that no backend was told of yet, oldest first."""
+def list_to_ensure(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers that a cluster was not told of yet, oldest first."""
     query = (
         select(offers)
-        .where(offers.c.state == OFFERED, offers.c.ensured_at.is_(None))
+        .where(
+            offers.c.cluster_id == cluster_id,
+            offers.c.state == OFFERED,
+            offers.c.ensured_at.is_(None),
+        )
         .order_by(offers.c.offered_at, offers.c.attempt_id)
         .limit(limit)
     )
     return [_offer(row) for row in session.rows(query)]
 
 
-def list_to_evict(session: ReadSession, limit: int) -> list[Offer]:
-    """Return offers to be taken back whose backend was not told yet."""
+def list_to_evict(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers to be taken back that a cluster was not told of yet, oldest first."""
     query = (
         select(offers)
-        .where(offers.c.state == WITHDRAWING, offers.c.evict_sent_at.is_(None))
+        .where(
+            offers.c.cluster_id == cluster_id,
+            offers.c.state == WITHDRAWING,
+            offers.c.evict_sent_at.is_(None),
+        )
+        .order_by(offers.c.offered_at, offers.c.attempt_id)
         .limit(limit)
     )
     return [_offer(row) for row in session.rows(query)]

@@ -61,14 +61,14 @@ def list_offers(session: ReadSession, cluster_id: ClusterId | None = None) -> li
     return offers_repository.list_offers(session, cluster_id)
 
 
-def list_offers_to_ensure(session: ReadSession, limit: int) -> list[Offer]:
-    """Return offers that no backend was told of yet, oldest first."""
-    return offers_repository.list_to_ensure(session, limit)
+def list_offers_to_ensure(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers that a cluster was not told of yet, oldest first."""
+    return offers_repository.list_to_ensure(session, cluster_id, limit)
 
 
-def list_offers_to_evict(session: ReadSession, limit: int) -> list[Offer]:
-    """Return offers to be taken back whose backend was not told yet."""
-    return offers_repository.list_to_evict(session, limit)
+def list_offers_to_evict(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers to be taken back that a cluster was not told of yet, oldest first."""
+    return offers_repository.list_to_evict(session, cluster_id, limit)
 
 
 def has_void_offers(session: ReadSession) -> bool:

@@ -159,6 +159,8 @@ async def _act(
     if cluster.distribution == "openshift" and addon.openshift.scc:
         async with tools.client(cluster) as client:
             await grant_scc(client, addon)
+    if release is not None:
+        await free(helm, release)
     made = await helm.upgrade_install(
         addon.release if release is None else release.name,
         addon.namespace if release is None else release.namespace,
@@ -167,6 +169,19 @@ async def _act(
         timeout_s=HELM_S,
     )
     return await _note(tools, cluster, addon, state, "", made)
+
+
+async def free(helm: Helm, release: Release) -> None:
+    """End what was cut off in a release of ours, which Helm refuses to touch while it is pending.
+
+    Nobody else changes it: changes of one cluster wait for one another here.
+    """
+    if not release.status.startswith("pending-"):
+        return
+    if release.revision > 1:
+        await helm.rollback(release.name, release.namespace)
+    else:
+        await helm.uninstall(release.name, release.namespace)
 
 
 async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonStatus | Failed:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from gpuplane.kube import kinds
 from gpuplane.kube.kinds import Kind
 from tests.integration.kube.scripted import Reply, Request, Stream
 
 Object = dict[str, Any]
+PLURALS = {each.plural for each in vars(kinds).values() if isinstance(each, Kind)}
 KUEUE = "/apis/kueue.x-k8s.io"
 
 
@@ -65,7 +67,7 @@ class Stored:
         if request.path in self.objects:
             return Reply(body=self.objects[request.path])
         plural = request.path.rsplit("/", 1)[-1]
-        if request.path.count("/") not in (3, 4) or plural in self.unserved:
+        if plural not in PLURALS or plural in self.unserved:
             return _absent()
         if request.param("watch"):
             return Stream()

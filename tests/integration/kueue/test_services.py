@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuplane.domains.jobs import service as jobs
 from tests.integration.jobs.worlds import H100
 from tests.integration.kueue.conftest import Kueue
@@ -11,7 +13,7 @@ async def test_a_service_of_several_replicas_is_not_handed_over_and_one_of_one_i
     kueue: Kueue,
 ) -> None:
     world = kueue.world
-    asked = {"job_type": "service", "gpu_count": 1, "gpu_type": H100}
+    asked: dict[str, Any] = {"job_type": "service", "gpu_count": 1, "gpu_type": H100}
     many = await world.submit(**asked, replicas={"count": 2})
     one = await world.submit(**asked)
     await world.loops["scheduler"].run_once()

@@ -9,6 +9,7 @@ rights that MultiKueue needs on a worker), apis/kueue/v1beta2/multikueue_types.g
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ CONFIG = "gpuplane-multikueue"
 CHECK = "gpuplane-multikueue"
 SECRET_KEY = "kubeconfig"
 _LABELS = {MANAGED_LABEL: MANAGED_VALUE}
+_WORKER_SECRET = re.compile(r"gpuplane-w\d{2,}-.+")
 _COPY = ("create", "delete", "get", "list", "watch")
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", _COPY),
@@ -150,6 +152,23 @@ def manager_objects(workers: Mapping[str, str], version: ApiVersion) -> tuple[Ob
 def secret_name(worker: str) -> str:
     """Return the name of the Secret with a worker's kubeconfig."""
     return f"gpuplane-{worker}"
+
+
+def stale_secrets(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[str]:
+    """Return Secrets with kubeconfigs that we made for workers that are none any more."""
+    kept = {secret_name(each) for each in wanted}
+    return sorted(
+        each["metadata"]["name"]
+        for each in found
+        if (each["metadata"].get("labels") or {}).get(MANAGED_LABEL) == MANAGED_VALUE
+        and _WORKER_SECRET.fullmatch(each["metadata"]["name"])
+        and each["metadata"]["name"] not in kept
+    )
+
+
+def cluster_of_worker(worker: str) -> str:
+    """Return the name of the cluster that a manager knows by this name."""
+    return worker.partition("-")[2]
 
 
 def stale_workers(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[str]:

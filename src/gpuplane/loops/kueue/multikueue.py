@@ -1,26 +1,36 @@
 """Connects a manager with its workers: an account on each worker, its kubeconfig on the manager."""
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.queues import service as queues
+from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, SECRET
+from gpuplane.kube.connections import BadKubeconfig
+from gpuplane.kube.errors import KubeError
+from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, SECRET, Kind
 from gpuplane.kube.kueue.multikueue import (
     NAMESPACE,
     TOKEN_SECRET,
+    cluster_of_worker,
     kubeconfig_text,
     manager_objects,
-    secret_name,
+    stale_secrets,
     stale_workers,
     worker_name,
     worker_objects,
 )
+from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE
 from gpuplane.loops.clusters.tools import ClusterTools
 from gpuplane.loops.kueue.defaults import find_version
+
+log = logging.getLogger("gpuplane.kueue")
 
 TOKEN_S = 30.0
 """How long the worker's controller may take to make a token."""
@@ -50,10 +60,50 @@ async def connect_workers(
         for each in manager_objects(workers, version):
             await client.apply(each)
         kind = MULTIKUEUE_CLUSTER.at(str(version))
-        for name in stale_workers(await client.list(kind), list(workers)):
-            await client.delete(kind, name)
-            await client.delete(SECRET, secret_name(name), NAMESPACE)
-    return Completed({"workers": list(workers)})
+        stale = stale_workers(await client.list(kind), list(workers))
+        left = await _revoke_dropped(tools, stale, workers)
+        await forget_workers(client, kind, list(workers))
+    return Completed({"workers": list(workers), "accounts_left": left})
+
+
+async def forget_workers(client: KubeClient, kind: Kind, wanted: Sequence[str]) -> None:
+    """Delete what a manager knew workers by that are none any more, credentials first.
+
+    A worker is found again by its MultiKueueCluster, or by its Secret alone, when this was
+    interrupted.
+    """
+    labels = {MANAGED_LABEL: MANAGED_VALUE}
+    for name in stale_secrets(await client.list(SECRET, NAMESPACE, labels), wanted):
+        await client.delete(SECRET, name, NAMESPACE)
+    for name in stale_workers(await client.list(kind), wanted):
+        await client.delete(kind, name)
+
+
+async def _revoke_dropped(
+    tools: ClusterTools, stale: Iterable[str], wanted: Iterable[str]
+) -> list[str]:
+    """Take the account off workers of no manager; return those that could not be reached."""
+    found = await tools.database.read(clusters.list_clusters)
+    used = {name for each in found for name in queues.dispatch_workers(each)}
+    used.update(cluster_of_worker(each) for each in wanted)  # one that only changed its place
+    dropped = {cluster_of_worker(each) for each in stale} - used
+    left = []
+    for worker in sorted((each for each in found if each.name in dropped), key=lambda w: w.name):
+        try:
+            async with asyncio.timeout(TOKEN_S), tools.client(worker) as client:
+                await revoke(client)
+        except (KubeError, ProductError, BadKubeconfig, TimeoutError) as error:
+            log.warning("%s keeps the account of its former manager: %s", worker.name, error)
+            left.append(worker.name)
+    return left
+
+
+async def revoke(client: KubeClient) -> None:
+    """Delete the account of managers on a worker, its rights and its token; again, does nothing."""
+    for each in reversed(worker_objects()):
+        metadata = each["metadata"]
+        kind = await client.kind_of(each)
+        await client.delete(kind, metadata["name"], metadata.get("namespace"))
 
 
 async def grant(client: KubeClient) -> str | None:

@@ -31,6 +31,7 @@ from gpuplane.domains.queues.service.declaring import (
 )
 from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,
+    dispatch_workers,
     dispatching_queues,
     start_connecting,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "delete_cluster_queue",
     "delete_cohort",
     "delete_local_queue",
+    "dispatch_workers",
     "dispatching_queues",
     "door_names",
     "ensure_default_quotas",

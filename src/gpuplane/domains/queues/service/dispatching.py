@@ -26,6 +26,12 @@ def dispatching_queues(cluster: Cluster) -> frozenset[str]:
     return frozenset(told.get("queues", ()))
 
 
+def dispatch_workers(cluster: Cluster) -> tuple[str, ...]:
+    """Return the names of the clusters that a manager sends work to."""
+    told = cluster.config.get(DISPATCH) or {}
+    return tuple(told.get("workers", ()))
+
+
 def start_connecting(
     session: WriteSession,
     key: UUID | str,

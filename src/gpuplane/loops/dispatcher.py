@@ -92,17 +92,18 @@ class DispatcherLoop:
         self._offers = Offers(database, clock, backends, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
-        """Start and stop one batch; True when there may be more."""
-        to_evict = await self._database.read(lambda s: jobs.list_to_evict(s, BATCH))
-        if to_evict:
-            await self._evict(to_evict)
-        waiting = await self._database.read(lambda s: jobs.list_to_ensure(s, BATCH))
-        if waiting:
-            await self._ensure(waiting)
+        """Start and stop one batch; True when something was done and there may be more."""
+        served = [cluster_id for cluster_id, _ in self._backends.items()]
+        to_evict = await self._database.read(lambda s: jobs.list_to_evict(s, served, BATCH))
+        evicted = await self._evict(to_evict) if to_evict else 0
+        waiting = await self._database.read(lambda s: jobs.list_to_ensure(s, served, BATCH))
+        noted = await self._ensure(waiting) if waiting else 0
         more = await self._offers.run_once()
-        return more or len(waiting) == BATCH or len(to_evict) == BATCH
+        is_full = len(waiting) == BATCH or len(to_evict) == BATCH
+        return more or (is_full and bool(evicted or noted))
 
-    async def _ensure(self, waiting: Sequence[Attempt]) -> None:
+    async def _ensure(self, waiting: Sequence[Attempt]) -> int:
+        """Start attempts; return of how many something was stored."""
         around = self._around()
         plans = await self._database.read(lambda s: jobs.load_plans(s, waiting, around))
         limit = asyncio.Semaphore(AT_ONCE)
@@ -111,14 +112,16 @@ class DispatcherLoop:
             async with limit:
                 return job, await self._start(job, attempt, plan)
 
+        noted = 0
         async with asyncio.TaskGroup() as group:
             pending = {group.create_task(one(*each)) for each in plans}
             while pending:
                 done, pending = await asyncio.wait(pending, timeout=NOTE_EVERY_S)
-                await self._note([each.result() for each in done], around)
+                noted += await self._note([each.result() for each in done], around)
+        return noted
 
-    async def _note(self, outcomes: Sequence[tuple[Job, Outcome]], around: Surroundings) -> None:
-        """Store what became of starts."""
+    async def _note(self, outcomes: Sequence[tuple[Job, Outcome]], around: Surroundings) -> int:
+        """Store what became of starts; return of how many there was something to store."""
         now = self._clock.now_ms()
         started = [(job, each.attempt) for job, each in outcomes if not each.word and not each.gone]
         if started:
@@ -138,6 +141,7 @@ class DispatcherLoop:
                         now=now,
                     ),
                 )
+        return sum(not each.gone for _, each in outcomes)
 
     async def _start(self, job: Job, attempt: Attempt, plan: AttemptPlan) -> Outcome:
         backend = self._backends.find(attempt.cluster_id)
@@ -185,7 +189,7 @@ class DispatcherLoop:
             raise BackendError(str(Word.START_FAILED), error.detail) from error
         return {r.env or r.name: revealed[r.name].value for r in references}
 
-    async def _evict(self, attempts: Sequence[Attempt]) -> None:
+    async def _evict(self, attempts: Sequence[Attempt]) -> int:
         sent: list[Attempt] = []
         for attempt in attempts:
             backend = self._backends.find(attempt.cluster_id)
@@ -206,6 +210,7 @@ class DispatcherLoop:
                 "jobs.note_evict_sent", lambda s: jobs.note_evict_sent(s, sent, now)
             )
         await self._end_never_started([each for each in sent if each.ensured_at is None], now)
+        return len(sent)
 
     async def _end_never_started(self, sent: Sequence[Attempt], now: int) -> None:
         """End attempts that their backend does not know: the tombstone forbids a late start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,13 @@ from gpuplane.core.runs.plans import Answer, Completed, Sleeping, StepCall
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.repository import offers as rows
 from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops import dispatcher
 from gpuplane.loops import offers as carrying
 from gpuplane.loops.clusters.deleting import drain, forget
 from gpuplane.loops.clusters.tools import ClusterTools, Work
@@ -485,3 +488,43 @@ async def test_offers_of_a_cluster_that_is_not_served_here_hold_up_nothing(
     assert await kueue.loops["dispatcher"].run_once() is False
     assert distant.asked == []
     assert await standing(kueue) == [(offer.attempt_id, "offered")]
+
+
+async def test_a_cluster_that_hangs_does_not_hold_up_the_offers_of_others(kueue: World) -> None:
+    _, here = await offered(kueue, name="here")
+    _, there = await offered(kueue, name="there")
+    other, is_asked = ClusterId(new_id()), asyncio.Event()
+
+    class Hanging(Distant):
+        async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+            await asyncio.wait_for(is_asked.wait(), 30)
+
+    class Answering(Distant):
+        async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+            is_asked.set()
+
+    await kueue.server.database.write(
+        "tests.elsewhere",
+        lambda s: rows.update_offers(s, [there.attempt_id], {"cluster_id": other}),
+    )
+    kueue.registry.backends = {kueue.sim: Hanging(kueue), other: Answering(kueue)}
+    await kueue.loops["dispatcher"].run_once()
+    found = await kueue.server.database.read(jobs.list_offers)
+    assert {each.attempt_id for each in found if each.ensured_at is not None} == {
+        here.attempt_id,
+        there.attempt_id,
+    }
+
+
+async def test_attempts_of_a_cluster_that_is_not_served_here_keep_no_loop_awake(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "BATCH", 1)
+    job = await world.submit(gpu_count=1, gpu_type=H100)
+    await world.loops["scheduler"].run_once()
+    assert (await world.job(job["id"]))["status"] == "scheduled"
+    backend = world.registry.backends.pop(world.sim)
+    assert await world.loops["dispatcher"].run_once() is False
+    world.registry.backends[world.sim] = backend
+    assert await world.loops["dispatcher"].run_once() is True
+    assert await world.loops["dispatcher"].run_once() is False

@@ -132,12 +132,27 @@ def list_in_window(
     return _with_replicas(session, session.rows(query))
 
 
-def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:
-    """Return stopping attempts whose backend was not told yet."""
+def list_to_ensure(session: ReadSession, cluster_ids: Sequence[UUID], limit: int) -> list[Attempt]:
+    """Return admitted attempts that no backend, one of these clusters', was told of yet."""
     query = (
         select(attempts)
-        .where(attempts.c.state == "stopping", attempts.c.evict_sent_at.is_(None))
-        .order_by(attempts.c.admitted_at)
+        .where(attempts.c.state == "admitted", attempts.c.cluster_id.in_(cluster_ids))
+        .order_by(attempts.c.admitted_at, attempts.c.id)
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def list_to_evict(session: ReadSession, cluster_ids: Sequence[UUID], limit: int) -> list[Attempt]:
+    """Return stopping attempts whose backend, one of these clusters', was not told yet."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.state == "stopping",
+            attempts.c.evict_sent_at.is_(None),
+            attempts.c.cluster_id.in_(cluster_ids),
+        )
+        .order_by(attempts.c.admitted_at, attempts.c.id)
         .limit(limit)
     )
     return _with_replicas(session, session.rows(query))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuplane.backends.interface import ReplicaObservation
-from gpuplane.core.ids import AttemptId, JobId
+from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.prediction.durations import expected_s
 from gpuplane.core.reasons import Word
@@ -33,14 +33,18 @@ _SEEN = (
 ).split()
 
 
-def list_to_ensure(session: ReadSession, limit: int) -> list[Attempt]:
-    """Return admitted attempts that no backend was told of yet, oldest first."""
-    return attempts_repository.list_by_state(session, ["admitted"], None, limit)
+def list_to_ensure(
+    session: ReadSession, cluster_ids: Sequence[ClusterId], limit: int
+) -> list[Attempt]:
+    """Return admitted attempts that these clusters were not told of yet, oldest first."""
+    return attempts_repository.list_to_ensure(session, cluster_ids, limit)
 
 
-def list_to_evict(session: ReadSession, limit: int) -> list[Attempt]:
-    """Return stopping attempts whose backend was not told yet."""
-    return attempts_repository.list_to_evict(session, limit)
+def list_to_evict(
+    session: ReadSession, cluster_ids: Sequence[ClusterId], limit: int
+) -> list[Attempt]:
+    """Return stopping attempts that these clusters were not told of yet, oldest first."""
+    return attempts_repository.list_to_evict(session, cluster_ids, limit)
 
 
 def list_open(session: ReadSession, limit: int = 1_000_000) -> list[Attempt]:

@@ -33,6 +33,16 @@ async def shelf(sqlite_migrated_url: str) -> AsyncIterator[Shelf]:
         database.close()
 
 
+@pytest.fixture
+async def any_shelf(migrated_url: str) -> AsyncIterator[Shelf]:
+    """The same on each kind of database."""
+    database = Database(migrated_url)
+    try:
+        yield Shelf(database)
+    finally:
+        database.close()
+
+
 async def test_a_registration_that_still_runs_does_not_bring_a_drained_cluster_back(
     shelf: Shelf,
 ) -> None:
@@ -152,3 +162,25 @@ async def test_a_cluster_is_not_registered_under_two_names(shelf: Shelf) -> None
         await shelf.register("west", uid="u1")
     made, _ = await shelf.register("south", uid="u2")
     assert made.state is ClusterState.REGISTERING
+
+
+async def test_of_a_version_that_is_too_long_as_much_is_kept_as_its_column_holds(
+    any_shelf: Shelf,
+) -> None:
+    shelf, long = any_shelf, "v1.34.0-" + "x" * 100
+    cluster = await shelf.available()
+    for verb, arguments in (
+        (clusters.note_looked_at, (cluster.id, {"kubernetes_version": long}, shelf.now)),
+        (
+            clusters.replace_credential,
+            (cluster.id, a_credential(cluster.id, 2), {"kubernetes_version": long}, shelf.now),
+        ),
+    ):
+        found = await shelf.do(verb, *arguments)
+        assert found.kubernetes_version == long[:40]
+    status = clusters.AddonStatus(
+        cluster.id, "nfd", "present", "nfd", "nfd", "nfd", long, "", shelf.now
+    )
+    await shelf.do(clusters.note_addon, status)
+    kept = await shelf.database.read(lambda s: clusters.list_addons(s, cluster.id))
+    assert [each.chart_version for each in kept] == [long[:40]]

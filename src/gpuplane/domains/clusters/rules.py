@@ -312,6 +312,18 @@ def credential_context(cluster_id: UUID, number: int) -> str:
     return f"clusters/{cluster_id}/kubeconfig/{number}"
 
 
+VERSION_CHARS = 40
+"""What is kept of a version that a cluster or a chart tells; their tables hold as much."""
+
+
+def cut_versions(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with versions no longer than is kept of them."""
+    return {
+        name: value[:VERSION_CHARS] if name in ("kubernetes_version", "chart_version") else value
+        for name, value in values.items()
+    }
+
+
 def find_changes(cluster: Cluster, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the wanted values that differ from what is stored."""
     return {name: value for name, value in wanted.items() if getattr(cluster, name) != value}

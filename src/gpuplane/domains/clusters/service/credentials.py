@@ -23,6 +23,7 @@ from gpuplane.domains.clusters.rules import (
     ClusterKey,
     Credential,
     credential_context,
+    cut_versions,
 )
 from gpuplane.domains.clusters.service.operating import (
     announce,
@@ -64,7 +65,7 @@ def replace_credential(
         )
     repository.store_credential(session, credential)
     tried = {"failures": 0, "failed_at": [], "next_try_at": None}
-    store_changes(session, cluster, now, **{**tried, **changes})
+    store_changes(session, cluster, now, **{**tried, **cut_versions(changes)})
     said = f"{credential.stored_by} replaced its credentials."
     announce(
         session,

@@ -4,7 +4,7 @@ The runs that register and delete do the work outside; each step ends in one fun
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import ClusterBusy, ClusterExists
 from gpuplane.domains.clusters.rules import (
     HELD_STATES,
+    VERSION_CHARS,
     WAS_AVAILABLE,
     AddonStatus,
     Cluster,
@@ -23,6 +24,7 @@ from gpuplane.domains.clusters.rules import (
     ContactPolicy,
     Credential,
     HealthCheck,
+    cut_versions,
     decide_reached,
     decide_unreached,
     find_changes,
@@ -87,7 +89,7 @@ def register(
 
 
 def _with_run(cluster: Cluster, run_id: UUID) -> Cluster:
-    values = {name: getattr(cluster, name) for name in cluster.__slots__}
+    values = cut_versions({name: getattr(cluster, name) for name in cluster.__slots__})
     return Cluster(**{**values, "run_id": run_id})
 
 
@@ -143,7 +145,7 @@ def note_looked_at(
 ) -> Cluster:
     """Store what a look found out: version, distribution, platform, host."""
     cluster = get_cluster(session, cluster_id)
-    changes = find_changes(cluster, seen)
+    changes = find_changes(cluster, cut_versions(seen))
     if changes:
         store_changes(session, cluster, now, **changes)
     return get_cluster(session, cluster_id)
@@ -245,6 +247,7 @@ def note_look(
 
 def note_addon(session: WriteSession, status: AddonStatus) -> None:
     """Store what became of an add-on; an event where that is new."""
+    status = replace(status, chart_version=status.chart_version[:VERSION_CHARS])
     known = {each.name: each for each in repository.list_addons(session, status.cluster_id)}
     before = known.get(status.name)
     repository.store_addon(session, status)

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from gpuplane.backends.interface import Unavailable
+from gpuplane.backends.interface import AttemptRef, Unavailable
 from gpuplane.backends.kubernetes.backend import SILENT_S, KubernetesBackend
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID, CLUSTER
+from gpuplane.backends.kubernetes.records import (
+    FORGOTTEN,
+    decide_evict,
+    encode_record,
+    read_record,
+)
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.backends.kubernetes.watching import ClusterWatch
+from gpuplane.core.ids import AttemptId
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import JOB_SET
 from tests.clocks import FakeClock
@@ -28,6 +35,8 @@ class Cluster:
     def __init__(self) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {}
         """By the last part of a list's path."""
+        self.named: dict[str, dict[str, Any]] = {}
+        """Objects that are there one by one."""
         self.forbidden: set[str] = set()
         self.groups: dict[str, str] = {}
         self.watches: list[Stream] = []
@@ -55,6 +64,8 @@ class Cluster:
             return Reply(503, {"kind": "Status", "reason": "ServiceUnavailable"})
         if what in self.forbidden:
             return Reply(403, {"kind": "Status", "reason": "Forbidden", "message": "no"})
+        if what in self.named:
+            return Reply(body=self.named[what])
         if request.param("watch"):
             self.watches.append(Stream())
             mark = {"kind": "Bookmark", "metadata": {"resourceVersion": "11"}}
@@ -73,6 +84,11 @@ class Cluster:
         if request.path.endswith("selfsubjectaccessreviews"):
             asked = request.json["spec"]["resourceAttributes"]["resource"]
             return Reply(201, {"status": {"allowed": asked not in self.forbidden}})
+        if request.method == "PUT":
+            obj = request.json
+            obj["metadata"]["resourceVersion"] = "20"
+            self.named[obj["metadata"]["name"]] = obj
+            return Reply(body=obj)
         return Reply(body={"kind": "Status", "status": "Success"})
 
 
@@ -216,3 +232,24 @@ async def test_nothing_is_swept_while_the_cluster_is_silent_beyond_its_limit(
     await backend.sweep()
     deleted = {each.path for each in cluster.changes if each.method == "DELETE"}
     assert deleted == {"/apis/batch/v1/namespaces/t/jobs/j"}
+
+
+async def test_the_record_of_a_withdrawn_offer_is_forgotten_by_a_sweep_once_it_is_old(
+    cluster: Cluster, backend: KubernetesBackend, clock: FakeClock, tmp_path: Path
+) -> None:
+    ref = AttemptRef(AttemptId(uuid.UUID(int=7)), 1)
+    record = decide_evict(None, ref, "Withdrawn", clock.now_ms())
+    told = encode_record(record, "east", "gpuplane-system")
+    told["metadata"]["resourceVersion"] = "9"
+    cluster.objects["configmaps"] = [told]
+    cluster.named[told["metadata"]["name"]] = told
+    output = tmp_path / "kubernetes" / "east" / "logs" / str(ref.attempt_id)
+    output.mkdir(parents=True)
+    assert [each.ref for each in (await backend.observe()).replicas] == [ref]
+    await backend.sweep()
+    assert [each.ref for each in (await backend.observe()).replicas] == [ref]
+    await clock.advance(backend.settings.forgotten_s + 1)
+    await backend.sweep()
+    assert (await backend.observe()).replicas == ()
+    kept = read_record(cluster.named[told["metadata"]["name"]]["data"])
+    assert (kept.fate if kept is not None else "", output.exists()) == (FORGOTTEN, False)

@@ -104,6 +104,7 @@ class KubernetesBackend:
             self.settings,
             cluster_id,
             self._is_silent,
+            self.forget,
         )
         self._watch = ClusterWatch(
             client,

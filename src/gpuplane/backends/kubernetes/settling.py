@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import placed
@@ -18,7 +19,12 @@ from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_ran
 from gpuplane.backends.kubernetes.records import FORGOTTEN, STARTED, Record, decide_settle
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
-from gpuplane.backends.kubernetes.sweeping import UNUSED_SINCE, find_orphans, plan_claims
+from gpuplane.backends.kubernetes.sweeping import (
+    UNUSED_SINCE,
+    find_orphans,
+    find_withdrawn,
+    plan_claims,
+)
 from gpuplane.backends.kubernetes.tailing import LogTails
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
@@ -50,12 +56,15 @@ class Settler:
         settings: KubernetesSettings,
         cluster_id: str,
         is_silent: Callable[[], bool],
+        forget: Callable[[AttemptRef], Awaitable[None]],
     ) -> None:
         """Make the settler; nothing is done before `run`, and none of it while `is_silent`.
 
-        What a cluster that fell silent does not show may be there all the same.
+        What a cluster that fell silent does not show may be there all the same. `forget` is the
+        verb of the backend.
         """
         self._is_silent = is_silent
+        self._forget = forget
         self._client = client
         self._view = view
         self._records = records
@@ -109,12 +118,15 @@ class Settler:
             log.info("what is left over is swept later: %s", error)
 
     async def sweep(self) -> None:
-        """Delete workloads that no record knows, and claims that have not been needed for long."""
+        """Delete workloads that no record knows, and records and claims not needed for long."""
         now = self._clock.now_ms()
         records = {record.id: record for record in self._view.records()}
         for main in find_orphans(self._view.mains(), records, now, self._settings.orphan_s):
             log.warning("workload %s has no record and is deleted", main.metadata.name)
             await delete_main(self._client, main)
+        for record in find_withdrawn(records.values(), now, self._settings.forgotten_s):
+            with contextlib.suppress(BackendError):  # one that stays is swept another time
+                await self._forget(record.ref)
         claims = await self._client.list(
             PERSISTENT_VOLUME_CLAIM, labels={names.CLUSTER: self._cluster_id}
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.records import FORGOTTEN, Record
+from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Record
 from gpuplane.backends.kubernetes.shapes import Main, instant_ms
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
@@ -33,6 +33,9 @@ COMES_BACK = frozenset(
     )
 )
 """Evictions after which a job goes on from its checkpoint, however much later."""
+
+WITHDRAWN = "Withdrawn"
+"""The reason with which an offer is taken back that another cluster bound, or none needs."""
 
 DAY_MS = 86_400_000
 
@@ -59,6 +62,22 @@ def find_orphans(
         if AttemptId(attempt_id) not in records:
             found.append(main)
     return sorted(found, key=lambda main: (main.metadata.namespace, main.metadata.name))
+
+
+def find_withdrawn(records: Iterable[Record], now: int, forgotten_s: int) -> list[Record]:
+    """Return the records that nobody else has forgotten, once they are old: of withdrawn offers.
+
+    Of all others retention says how long their output is kept. What comes back holds the
+    checkpoints of its job.
+    """
+    found = [
+        record
+        for record in records
+        if record.fate == NEVER or (record.evict_reason == WITHDRAWN and record.is_over)
+        if record.fate != FORGOTTEN and record.evict_reason not in COMES_BACK
+        if now - max(record.at, record.over_at) > forgotten_s * 1000
+    ]
+    return sorted(found, key=lambda record: record.attempt_id)
 
 
 def plan_claims(

@@ -7,14 +7,17 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Record
+from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Outcome, Record
 from gpuplane.backends.kubernetes.sweeping import (
     DAY_MS,
     UNUSED_SINCE,
+    WITHDRAWN,
     find_orphans,
+    find_withdrawn,
     plan_claims,
 )
 from gpuplane.core.reasons import Word
+from gpuplane.loops.offers import WITHDRAW_REASON
 from tests.unit.backends.kubernetes.builders import ID, START, START_MS, a_main, a_record
 
 JOB = str(uuid.UUID(int=5))
@@ -89,3 +92,26 @@ def test_a_forgotten_attempt_needs_nothing() -> None:
 def test_the_volumes_of_a_tenant_are_never_swept() -> None:
     plan = plan_claims([a_claim(1, job="")], [], NOW, 7)
     assert (plan.mark, plan.unmark, plan.delete) == ((), (), ())
+
+
+def test_a_withdrawn_offer_is_forgotten_once_it_is_old_however_far_it_had_come() -> None:
+    assert WITHDRAWN == WITHDRAW_REASON
+    unstarted = over(WITHDRAWN)
+    started = of_job(evict_reason=WITHDRAWN, outcomes={"0": Outcome("exited", WITHDRAWN, 30)})
+    for record, since in ((unstarted, 20), (started, 30)):
+        assert find_withdrawn([record], since + 7_001, 7) == [record]
+        assert find_withdrawn([record], since + 7_000, 7) == []
+
+
+def test_what_never_started_is_forgotten_whatever_forbade_it() -> None:
+    record = over(str(Word.CANCELLED))
+    assert find_withdrawn([record], NOW, 7) == [record]
+
+
+def test_what_runs_comes_back_or_has_output_that_is_kept_is_not_forgotten_by_a_sweep() -> None:
+    ended = {"0": Outcome("exited", str(Word.CANCELLED), 30)}
+    runs, stops = of_job(), of_job(evict_reason=WITHDRAWN)
+    cancelled = of_job(evict_reason=str(Word.CANCELLED), outcomes=ended)
+    forgotten = of_job(fate=FORGOTTEN)
+    kept = [runs, stops, cancelled, forgotten, over(str(Word.SUSPENDED))]
+    assert find_withdrawn(kept, NOW, 7) == []

@@ -79,7 +79,7 @@ async def kueue(world: World, client: KubeClient, stored: Stored) -> AsyncIterat
     door = {"name": "main", "tenant": str(world.server.admin.tenant_id), "clusterQueue": "q"}
     await world.ask("POST", "/clusters/sim/queues", 201, json=door)
     registry = Registry()
-    registry.backends[world.sim] = Reaching(client)  # type: ignore[assignment]
+    registry.backends[world.sim] = Reaching(client)  # type: ignore[assignment]  # its client is all that is used
     clock = world.server.clock
     leases = LeaseKeeper(world.server.database, clock, "test")
     loop = KueueLoop(world.server.database, clock, registry, leases, Boosts(), lambda: None)

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpuplane.core.scheduling.policy import PlacementPolicy
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 
 PREFIX = "GPUPLANE_"
 NOT_SETTINGS = frozenset(
@@ -84,7 +85,9 @@ class HttpSettings:
     body_bytes: int = setting(
         2 << 20, "bytes", "a manifest of 1,000 jobs is a tenth of it", within=(1024, 1 << 30)
     )
-    json_depth: int = setting(64, "levels", "deeper JSON has no meaning here", within=(1, 500))
+    json_depth: int = setting(
+        MAX_JSON_DEPTH, "levels", "deeper JSON has no meaning here", within=(1, 200)
+    )
     submits_per_s: float = setting(
         0.0,
         "submits per second and tenant, 0 for no limit",

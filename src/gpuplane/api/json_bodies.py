@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.kit.depths import is_deeper, parts_of
 from gpuplane.kit.errors import InvalidInput
 
 
@@ -34,8 +35,8 @@ def read_json(body: bytes, max_depth: int) -> Any:
             code="invalid_json",
             fix="Check brackets and quotes; NaN and Infinity are no JSON.",
         ) from error
-    if body.count(b"[") + body.count(b"{") > max_depth:
-        _check_depth(value, max_depth)
+    if body.count(b"[") + body.count(b"{") > max_depth and is_deeper(value, max_depth):
+        raise _too_deep(max_depth)
     if b"\\u0000" in body:
         _check_nul(value)
     return json.loads(body, object_pairs_hook=_without_doubles)
@@ -54,15 +55,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     )
 
 
-def _check_depth(value: object, max_depth: int) -> None:
-    level: list[object] = [value]
-    for _ in range(max_depth + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return
-    raise _too_deep(max_depth)
-
-
 def _check_nul(value: object) -> None:
     rest: list[object] = [value]
     while rest:
@@ -75,13 +67,7 @@ def _check_nul(value: object) -> None:
             )
         if isinstance(one, dict):
             rest.extend(one)
-        rest.extend(_inside(one))
-
-
-def _inside(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+        rest.extend(parts_of(one))
 
 
 def _too_deep(max_depth: int) -> InvalidInput:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 from gpuplane.kit.errors import TooManyRequests
 
 MAX_TENANTS = 10_000
@@ -19,7 +20,7 @@ class Limits:
 
     body_bytes: int = 2 * 1024 * 1024
     """A JSON body; a manifest of a thousand jobs is a tenth of it."""
-    json_depth: int = 64
+    json_depth: int = MAX_JSON_DEPTH
     """Objects and lists inside one another."""
     idempotency_key_chars: int = 255
     submits_per_s: float = 0.0

@@ -20,6 +20,8 @@ LOOKED_AT = 2_000
 SURE_PART = 8
 """Characters of an id's beginning or end that name a job to be changed; lists show as many."""
 SHOWN = 8
+LAST_MS = 253_370_764_799_999
+"""The end of the year 9998, the last that the API takes."""
 OVER = frozenset({"completed", "failed", "cancelled"})
 """Statuses of a job that is over."""
 _HEX = re.compile(r"[0-9a-f-]{4,36}")
@@ -187,8 +189,9 @@ def _newest(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _by_part_of_id(client: Client, key: str) -> list[dict[str, Any]]:
     if not _HEX.fullmatch(key):
         return []
-    if _PREFIX.fullmatch(key):
-        since, until = _instants(key)
+    between = _instants(key) if _PREFIX.fullmatch(key) else None
+    if between is not None:
+        since, until = between
         jobs = client.items("/jobs", created_since=since, created_until=until, limit=LOOKED_AT)
         found = [job for job in jobs if job["id"].startswith(key)]
         if found:
@@ -197,17 +200,22 @@ def _by_part_of_id(client: Client, key: str) -> list[dict[str, Any]]:
     return [job for job in newest if _has_part(job["id"], key)]
 
 
-def _instants(prefix: str) -> tuple[str, str]:
-    """Return the instants between which an id was made: its first 48 bits are milliseconds."""
+def _instants(prefix: str) -> tuple[str, str] | None:
+    """Return the instants between which an id that begins so was made, None where none can be.
+
+    Its first 48 bits are milliseconds. An id's end, which lists show, reads as any year at all.
+    """
     digits = prefix.replace("-", "")[:12]
     low = int(digits.ljust(12, "0"), 16)
     high = int(digits.ljust(12, "f"), 16)
+    if low > LAST_MS:
+        return None
     # The row is written a moment after its id is made.
     return _text(low - 1_000), _text(high + 60_000)
 
 
 def _text(ms: int) -> str:
-    return datetime.fromtimestamp(min(max(ms, 0), 253_402_300_799_000) / 1000, UTC).isoformat()
+    return datetime.fromtimestamp(min(max(ms, 0), LAST_MS) / 1000, UTC).isoformat()
 
 
 def _has_part(identity: str, key: str) -> bool:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from gpuplane.core.scheduling.policy import PlacementPolicy
 from gpuplane.entry.cluster_settings import ClusterSettings
 from gpuplane.entry.described import SettingsError, setting
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 
 __all__ = ["Described", "Settings", "SettingsError", "describe_settings", "load_settings"]
 
@@ -63,7 +64,9 @@ class HttpSettings:
     body_bytes: int = setting(
         2 << 20, "bytes", "a manifest of 1,000 jobs is a tenth of it", within=(1024, 1 << 30)
     )
-    json_depth: int = setting(64, "levels", "deeper JSON has no meaning here", within=(1, 500))
+    json_depth: int = setting(
+        MAX_JSON_DEPTH, "levels", "deeper JSON has no meaning here", within=(1, 200)
+    )
     submits_per_s: float = setting(
         0.0,
         "submits per second and tenant, 0 for no limit",

@@ -34,8 +34,7 @@ MICRO = 1_000_000
 MAX_MICRO = 10**15
 """A thousand million units: what is larger is a slip of the keyboard, not an amount of money."""
 MAX_INSTANT_MS = 253_370_764_800_000
-"""The year 9999 itself is left out: graces and durations are added to instants that are told."""
-"""The end of the year 9999, the last that RFC 3339 can write."""
+"""The year 9999, the last that RFC 3339 can write, is left out: durations are added to instants."""
 MAX_LABELS = 64
 MAX_CURSOR_CHARS = 2_000
 

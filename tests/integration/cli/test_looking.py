@@ -50,7 +50,10 @@ def test_a_job_is_found_by_name_id_and_a_unique_part_of_either(cli: CommandLine)
     identity = cli.ok(*simulated(name="to-be-found"), "--", "x").out.strip()
     for key in ("to-be-found", "to-be-fou", identity, identity[:18], identity[-8:]):
         assert cli.job(key)["id"] == identity
-    assert cli("jobs", "show", "nothing-of-that-name").code == 3
+    # The last two are ends of ids that no year could begin with.
+    for key in ("nothing-of-that-name", "00000000", "e6000000", "ffffffff"):
+        answer = cli("jobs", "show", key)
+        assert (answer.code, f"There is no job '{key}'." in answer.err) == (3, True)
     cli.ok("cancel", "to-be-found")
 
 

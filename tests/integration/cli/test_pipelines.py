@@ -46,6 +46,38 @@ def test_versions_are_compared_rolled_back_and_exported(cli: CommandLine) -> Non
     assert cli("pipelines", "show", "versions").code == 3
 
 
+def test_what_was_exported_is_imported_as_it_is_and_under_another_name(cli: CommandLine) -> None:
+    (cli.folder / "own.yaml").write_text(
+        HELLO.read_text().replace("name: hello\n", "name: own\n", 1)
+    )
+    cli.ok("pipelines", "apply", "own.yaml")
+    (cli.folder / "exported.yaml").write_text(cli.ok("pipelines", "export", "own").out)
+    assert "own unchanged, version 1" in cli.ok("pipelines", "import", "exported.yaml").err
+    again = cli.ok("pipelines", "import", "exported.yaml", "--name", "own-2")
+    assert "own-2 created, version 1" in again.err
+    looked = cli.ok("pipelines", "import", "exported.yaml", "--dry-run")
+    assert "exported.yaml (gpuplane) can be imported" in looked.err
+
+
+def test_a_parameter_that_is_declared_a_string_keeps_its_text(cli: CommandLine) -> None:
+    (cli.folder / "typed.yaml").write_text(
+        "kind: Pipeline\nmetadata: {name: typed}\nspec:\n"
+        "  parameters: {who: {type: string}, n: {type: integer}, any: 1}\n"
+        "  steps:\n    - {id: a, step_type: transform, config: {expression: params.who}}\n"
+    )
+    given = ("-P", "who=5", "-P", "n=6", "-P", "any=[7]", "-o", "json")
+    told = cli.ok("pipelines", "run", "typed.yaml", *given).data
+    assert told["params"] == {"who": "5", "n": 6, "any": [7]}
+    quoted = cli.ok("pipelines", "run", "typed", "-P", 'who="5"', "-P", "n=6", "-o", "json").data
+    assert quoted["params"] == {"who": "5", "n": 6, "any": 1}
+
+
+def test_running_a_file_that_is_not_there_says_so(cli: CommandLine) -> None:
+    for name in ("nofile.yaml", "no/file.YML", "x.json"):
+        done = cli("pipelines", "run", name)
+        assert (done.code, f"There is no file {name}." in done.err) == (2, True), done.err
+
+
 def test_a_run_that_fails_ends_with_one_and_can_be_retried_and_cancelled(cli: CommandLine) -> None:
     (cli.folder / "bad.yaml").write_text(
         "kind: Pipeline\nmetadata: {name: bad}\nspec:\n  steps:\n"

@@ -63,6 +63,48 @@ async def test_an_export_can_be_imported_again(world: World) -> None:
     assert (await world.post("/pipelines/import", {"text": renamed}, 201))["created"] is True
 
 
+async def test_an_export_with_every_trigger_and_secret_header_says_the_same_when_imported(
+    world: World,
+) -> None:
+    for name in ("hook", "key"):
+        await world.post("/secrets", {"name": name, "value": "hunter2"}, 201)
+    headers = {
+        "Authorization": {"secret": "key", "prefix": "Bearer "},
+        "X-Signed": {"secret": "key"},
+        "X-Team": "ml",
+    }
+    call = a_step("ask", "api_call", url="http://127.0.0.1/?n=1", headers=headers)
+    looked = {"endpoint": world.receiver.url, "bucket": "data", "access_key": "key",
+              "secret_key": "key", "notifications": {"secret": "hook"}}  # fmt: skip
+    document = a_pipeline(
+        call,
+        a_step("again", "loop", over=[1], steps=[{**call, "id": "inner"}]),
+        a_step("work", "job", spec={"command": ["x"], "secrets": [{"name": "key", "env": "A"}]}),
+        triggers=[
+            {"type": "scheduled", "cron": "0 2 * * *"},
+            {"type": "event", "webhook": {"secret": "hook"}},
+            {"type": "event", "folder": {"path": str(world.folder)}},
+            {"type": "event", "bucket": looked},
+            {"type": "pipeline", "pipeline": "other"},
+        ],
+    )
+    saved = await world.save(document)
+    answer = await world.http.get(f"/api/v1/pipelines/{saved['pipeline']['id']}/export")
+    assert "hunter2" not in answer.text
+    told = await world.post("/pipelines/check", yaml.safe_load(answer.text))
+    assert (told["would_create"], told["changes"]) == (False, [])
+    again = await world.post("/pipelines/import", {"text": answer.text}, 201)
+    assert (again["created"], again["changed"]) == (False, False)
+
+
+async def test_a_secret_in_an_address_is_not_exported(world: World) -> None:
+    call = a_step("ask", "api_call", url="http://127.0.0.1/?token=abcSECRET&n=1")
+    saved = await world.save(a_pipeline(call))
+    answer = await world.http.get(f"/api/v1/pipelines/{saved['pipeline']['id']}/export")
+    assert "abcSECRET" not in answer.text
+    assert "?token=&n=1" in answer.text
+
+
 async def test_a_check_tells_what_would_change_and_stores_nothing(world: World) -> None:
     document = a_pipeline(a_step("a", expression="1"))
     told = await world.post("/pipelines/check", document)

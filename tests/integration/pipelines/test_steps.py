@@ -356,7 +356,7 @@ async def test_a_wait_ends_by_time_by_event_or_by_its_time_out(any_world: World)
     [
         ("def main(): raise ValueError('no')", "Raised"),
         ("def main(): return object()", "ResultNotJson"),
-        ("def main(:", "BadSource"),
+        ("globals()", "BadSource"),
         ("def main():\n    while True: pass", "TimedOut"),
         ("def main(): return 'x' * (1 << 34)", "OutOfMemory"),
     ],

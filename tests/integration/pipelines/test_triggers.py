@@ -113,7 +113,7 @@ async def test_a_signed_call_starts_one_run_with_mapped_parameters(world: World)
     assert ended.run["params"] == {"n": 2, "ref": "main"}
     assert ended.output("a") == {"result": [1, 2]}
     again = await world.http.post(path, content=body, headers=good)
-    assert (again.status_code, again.json()) == (202, {"run_id": None})
+    assert (again.status_code, again.json()) == (202, {"run_id": None, "run_ids": []})
     for headers in (
         _signed("other", body, now_s),
         _signed("s3", body + b" ", now_s),
@@ -129,6 +129,34 @@ async def test_a_signed_call_starts_one_run_with_mapped_parameters(world: World)
         refused = await world.http.post(path, content=body, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "bad_signature")
     assert len(await _runs(world, "hooked")) == 1
+
+
+async def test_a_signed_call_whose_parameters_do_not_fit_is_refused_with_the_reasons_once(
+    world: World,
+) -> None:
+    await world.post("/secrets", {"name": "hook", "value": "s3"}, 201)
+    mapped = {"n": "{{ body.n }}", "m": "{{ body.m }}"}
+    trigger = {"type": "event", "webhook": {"secret": "hook", "parameters": mapped}}
+    whole = {"n": {"type": "integer"}, "m": {"type": "string"}}
+    saved = await world.save(
+        a_pipeline(a_step("a"), name="hooked", triggers=[trigger], parameters=whole)
+    )
+    shown = await world.get(f"/pipelines/{saved['pipeline']['id']}")
+    path, now_s = shown["triggers"][0]["path"], int(time.time())
+    wrong, absent = b'{"n": "x", "m": 1}', b'{"n": 1}'
+    first = await world.http.post(path, content=wrong, headers=_signed("s3", wrong, now_s))
+    assert (first.status_code, first.json()["code"]) == (422, "invalid_parameters"), first.text
+    assert {each["field"]: each["reason"] for each in first.json()["errors"]} == {
+        "parameters.n": "This must be a whole number.",
+        "parameters.m": "This must be text.",
+    }
+    again = await world.http.post(path, content=wrong, headers=_signed("s3", wrong, now_s))
+    assert (again.status_code, again.json()["run_ids"]) == (202, [])
+    other = await world.http.post(path, content=absent, headers=_signed("s3", absent, now_s))
+    assert (other.status_code, other.json()["field"]) == (422, "parameters.m"), other.text
+    events = (await world.get("/events?kind=pipeline.trigger_failed"))["items"]
+    assert len(events) == 2
+    assert await _runs(world, "hooked") == []
 
 
 async def test_new_files_of_a_folder_start_a_run_each_and_old_ones_none(world: World) -> None:

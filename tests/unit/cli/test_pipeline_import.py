@@ -72,6 +72,13 @@ def test_the_manifest_can_be_written_under_another_name(folder: Path) -> None:
     assert document["spec"]["steps"][0]["config"]["deployment_type"] == "process"
 
 
+def test_several_pipelines_of_our_own_in_one_file_are_for_another_command(folder: Path) -> None:
+    one = "kind: Pipeline\nmetadata: {name: a}\nspec: {steps: []}\n"
+    (folder / "two.yaml").write_text(f"{one}---\n{one}")
+    done = ask(folder / "two.yaml")
+    assert (done.exit_code, "2 documents" in done.stderr) == (Exit.USAGE, True), done.output
+
+
 def test_templates_of_other_files_are_given_beside(folder: Path) -> None:
     assert ask(folder / "using.yaml", "--dry-run").exit_code == Exit.REFUSED
     done = ask(folder / "using.yaml", "--with", folder / "shared.yaml", "--dry-run")

@@ -11,6 +11,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuplane.kit.depths import MAX_JSON_DEPTH, is_deeper
+
 
 @dataclass(frozen=True, slots=True)
 class Reports:
@@ -77,6 +79,8 @@ def _parse_outputs(text: str) -> dict[str, object] | None:
     value = _json(text)
     if not isinstance(value, dict):
         raise _Malformed("is not a JSON object")
+    if is_deeper(value):
+        raise _Malformed(f"nests deeper than {MAX_JSON_DEPTH} levels; flatten it")
     return value
 
 

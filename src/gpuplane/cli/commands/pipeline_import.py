@@ -14,9 +14,11 @@ from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_rows
 from gpuplane.core.imports.importing import import_documents
-from gpuplane.core.imports.results import Containers, ImportResult, Verdict
+from gpuplane.core.imports.kfp.spec import is_kubeflow
+from gpuplane.core.imports.results import Containers, ImportResult, SourceKind, Verdict
 from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 
+KIND = "Pipeline"
 COLUMNS = (
     Column("PLACE", lambda row: row["place"]),
     Column("FEATURE", lambda row: row["feature"]),
@@ -59,12 +61,18 @@ def import_pipeline(
 ) -> None:
     """Import a compiled Kubeflow pipeline or an Argo workflow as a pipeline.
 
-    Each feature of FILE is mapped, left out or refused, with a reason; a file with a refused one
-    is not imported, and the command ends with 4.
+    What `pipelines export` printed is saved as it stands. Of other systems each feature of FILE
+    is mapped, left out or refused, with a reason; a file with a refused one is not imported, and
+    the command ends with 4.
     """
-    found = import_documents(
-        _documents(file), Containers(containers), [part for each in others for part in
-                                                   _documents(each)],
+    documents = _documents(file)
+    found = (
+        _ours(documents, file)
+        if documents and is_ours(documents[0])
+        else import_documents(
+            documents, Containers(containers), [part for each in others for part in
+                                                _documents(each)],
+        )
     )  # fmt: skip
     document = _renamed(found, name)
     if dry_run or document is None:
@@ -105,12 +113,32 @@ def _documents(path: str) -> list[Any]:
         raise CliError(f"{path}: {error}", code=Exit.USAGE) from error
 
 
+def is_ours(document: Any) -> bool:
+    """Return whether a document is a pipeline of our own."""
+    return isinstance(document, dict) and (
+        document.get("kind") == KIND or "pipeline" in document
+    ) and not is_kubeflow(document)  # fmt: skip
+
+
+def _ours(documents: list[Any], path: str) -> ImportResult:
+    """Return a pipeline of our own as it stands."""
+    if len(documents) > 1:
+        raise CliError(
+            f"{path} holds {len(documents)} documents.",
+            fix="`gpuplane pipelines apply` takes several.",
+            code=Exit.USAGE,
+        )
+    return ImportResult(SourceKind.OURS, documents[0])
+
+
 def _renamed(found: ImportResult, name: str | None) -> dict[str, Any] | None:
     if found.document is None:
         return None
     document = dict(found.document)
     if name is not None:
-        document["metadata"] = {**document["metadata"], "name": name}
+        part = "pipeline" if "pipeline" in document else "metadata"
+        head = document.get(part)
+        document[part] = {**(head if isinstance(head, dict) else {}), "name": name}
     return document
 
 

@@ -23,6 +23,8 @@ from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 MAX_BYTES = 8 << 20
 PROJECT = click.option("-p", "--project", help="Its project; yours unless given.")
 KIND = "Pipeline"
+FILES = (".yaml", ".yml", ".json")
+"""Ends of files; no name of a pipeline has a dot."""
 
 
 @click.group(cls=NearestGroup)
@@ -135,7 +137,7 @@ def run_pipeline(
     """
     client = Client()
     found = _meant(client, pipeline, project)
-    body: dict[str, Any] = {"parameters": {name: parse_value(text) for name, text in params}}
+    body: dict[str, Any] = {"parameters": _values(client, found, version, params)}
     body |= {} if version is None else {"version": version}
     body |= {} if dedup_id is None else {"dedup_id": dedup_id}
     run = client.post(f"/pipelines/{found['id']}/runs", body)
@@ -147,12 +149,36 @@ def run_pipeline(
         raise SystemExit(Exit.FAILED)
 
 
+def _values(
+    client: Client, found: dict[str, Any], version: int | None, params: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
+    """Return parameters as JSON; the text itself where the pipeline declares a string."""
+    values = {name: parse_value(text) for name, text in params}
+    if all(isinstance(value, str) for value in values.values()):
+        return values
+    number = version or found["version"]
+    kept = client.get(f"/pipelines/{found['id']}/versions/{number}")
+    declared = kept["document"].get("spec", {}).get("parameters") or {}
+    for name, text in params:
+        part = declared.get(name)
+        kind = part.get("type") if isinstance(part, dict) else None
+        if str(kind).lower() == "string" and not isinstance(values[name], str):
+            values[name] = text
+    return values
+
+
 def _meant(client: Client, key: str, project: str | None) -> dict[str, Any]:
     if key == "-" or Path(key).is_file():
         saved = _save(client, key, project)
         if len(saved) > 1:
             raise CliError(f"{key} holds several pipelines.", fix="Name one.", code=Exit.USAGE)
         return saved[0]
+    if key.lower().endswith(FILES):
+        raise CliError(
+            f"There is no file {key}.",
+            fix="Give its path, or the name or id of a pipeline.",
+            code=Exit.USAGE,
+        )
     return _find(client, key, project)
 
 

@@ -25,6 +25,7 @@ class SourceKind(StrEnum):
 
     KUBEFLOW = "Kubeflow Pipelines"
     ARGO = "Argo Workflows"
+    OURS = "gpuplane"
     UNKNOWN = "unknown"
 
 

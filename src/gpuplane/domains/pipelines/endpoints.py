@@ -48,7 +48,7 @@ from gpuplane.domains.runs.schemas import RunOut, StepName
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.kit.access import Permission, counts_as_submit, requires
 from gpuplane.kit.bodies import Cursor, Done, Limit, PageOut, page_request
-from gpuplane.kit.errors import InvalidInput, NotFound
+from gpuplane.kit.errors import InvalidInput, NotFound, ProductError
 from gpuplane.kit.pagination import DEFAULT_LIMIT, Page
 
 router = APIRouter(tags=["pipelines"])
@@ -380,12 +380,21 @@ async def call_webhook(call: CallDep, request: Request, trigger_id: UUID) -> Fir
     names = {"body": service.read_body(raw), "headers": shown}
     policy = call.port("run_policy", runs.RunPolicy)
     await call.read(lambda s: service.prepare(s, found.pipeline_id))
-    return await call.write(
+    refused: list[ProductError] = []
+
+    def shape(fired: Sequence[service.Fired]) -> FiredOut:
+        refused[:] = [each.refusal for each in fired if each.refusal is not None]
+        return _fired_out(fired)
+
+    answer = await call.write(
         "pipelines.webhook",
         lambda s: service.fire_call(s, found, proof, names, policy, call.now),
-        _fired_out,
+        shape,
         202,
     )
+    if refused and found.kind == "webhook":  # a bucket would send its notification again
+        raise refused[0]
+    return answer
 
 
 def _fired_out(fired: Sequence[service.Fired]) -> FiredOut:

@@ -22,6 +22,7 @@ from gpuplane.core.runs.plans import (
     StepCall,
 )
 from gpuplane.domains.runs.service import Claimed, Registered
+from gpuplane.kit.depths import MAX_JSON_DEPTH, is_deeper
 
 log = logging.getLogger("gpuplane.runs")
 
@@ -149,6 +150,15 @@ def reply_of(claimed: Claimed, answer: Answer, limit_bytes: int, chance: float) 
             True,
         )
         output = state = None
+    if not isinstance(answer, Failed) and _is_deep(output or state or ""):
+        what = "output" if output is not None else "state"
+        answer = Failed(
+            "OutputTooDeep",
+            f"The {what} nests deeper than {MAX_JSON_DEPTH} levels, more than anybody could read. "
+            "Flatten it, or write it to an artifact as text.",
+            True,
+        )
+        output = state = None
     return Reply(
         claimed.step.run_id,
         claimed.step.id,
@@ -159,6 +169,16 @@ def reply_of(claimed: Claimed, answer: Answer, limit_bytes: int, chance: float) 
         state,
         chance,
     )
+
+
+def _is_deep(text: str) -> bool:
+    """Return whether JSON that was just written nests too deep; most has too few brackets."""
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return False
+    try:
+        return is_deeper(msgspec.json.decode(text))
+    except RecursionError:
+        return True
 
 
 def near_of(claimed: Claimed) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuplane.domains.pipelines.documents.codes import check_codes
 from gpuplane.domains.pipelines.documents.configs import LoopConfig, branches_of, config_of
 from gpuplane.domains.pipelines.documents.cron import CronError, read_cron
 from gpuplane.domains.pipelines.documents.limits import check_limits
@@ -86,6 +87,7 @@ def check_pipeline(
         *_check_steps("spec.steps", pipeline.spec.steps, _top_scope(pipeline)),
         *_check_triggers(pipeline),
         *check_limits(pipeline),
+        *check_codes(pipeline),
     ]
     if check_step is not None:
         errors += [

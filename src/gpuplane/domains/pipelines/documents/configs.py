@@ -3,10 +3,11 @@
 Fields may be given as expressions; `config_of(..., rendered=True)` types them once evaluated.
 """
 
+import re
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from gpuplane.core.workloads import DeploymentType, JobType, Priority
 from gpuplane.domains.pipelines.documents.fields import (
@@ -22,11 +23,15 @@ from gpuplane.domains.pipelines.documents.fields import (
     Truth,
     Whole,
     Word,
+    is_templated,
 )
 from gpuplane.domains.pipelines.documents.models import Step, StepType
 from gpuplane.kit.bodies import Body, Name, refusal
 
 MAX_HEADERS = 100
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+"""RFC 9110, sections 5.1 and 5.5, without letters outside ASCII."""
 MAX_RECIPIENTS = 100
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CHANNELS = ("slack", "email", "webhook", "pagerduty")
@@ -95,6 +100,18 @@ class SecretHeader(Body):
     prefix: Annotated[str, Field(max_length=100)] = ""
 
 
+def header_problem(name: str, value: str) -> str | None:
+    """Return why a header cannot be sent, None if it can; the value itself is not told."""
+    if not _HEADER_NAME.fullmatch(name):
+        return f"{name[:100]!r} is no name of a header."
+    if not _HEADER_VALUE.fullmatch(value):
+        return (
+            f"The value of the header {name} has a line break, a blank at an end or another "
+            "character that no header has."
+        )
+    return None
+
+
 class ApiCallConfig(Body):
     """One HTTP request."""
 
@@ -109,6 +126,20 @@ class ApiCallConfig(Body):
     retry_count: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
     success_codes: list[Annotated[int, Field(strict=True, ge=100, le=599)]] | None = None
     """Answers that count as success; without them every 2xx."""
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(
+        cls, value: dict[str, SecretHeader | str], info: ValidationInfo
+    ) -> dict[str, SecretHeader | str]:
+        rendered = bool(info.context and info.context.get("rendered"))
+        for name, each in value.items():
+            given = each.prefix.rstrip(" ") if isinstance(each, SecretHeader) else each
+            later = is_templated(given) and not rendered
+            problem = header_problem(name, "" if later else given)
+            if problem is not None:
+                raise refusal(problem, "Use printable ASCII, in one line.")
+        return value
 
     @field_validator("method", mode="before")
     @classmethod

@@ -24,8 +24,8 @@ from gpuplane.domains.pipelines.expressions.values import (
     to_json,
     whole,
 )
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 
-MAX_JSON_DEPTH = 64
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|us|ns|m|s)")
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 

@@ -17,9 +17,10 @@ from gpuplane.domains.pipelines.expressions.nodes import Node
 from gpuplane.domains.pipelines.expressions.parsing import parse
 from gpuplane.domains.pipelines.expressions.problems import ExpressionError, Kind
 from gpuplane.domains.pipelines.expressions.values import Meter, to_json
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 
 _STATEMENT = re.compile(r"\{%[^{}]*%\}|\{#[^{}]*#\}")
-MAX_VALUE_DEPTH = 64
+MAX_VALUE_DEPTH = MAX_JSON_DEPTH
 """How deep the JSON around expressions may be."""
 
 

@@ -11,6 +11,7 @@ from gpuplane.domains.pipelines.rules import (
     diff_documents,
 )
 from gpuplane.domains.pipelines.service.checking import check
+from gpuplane.domains.pipelines.service.exporting import without_secrets
 from gpuplane.domains.pipelines.service.firing import (
     TRIGGERS,
     Fired,
@@ -56,7 +57,6 @@ from gpuplane.domains.pipelines.service.saving import (
     restore_pipeline,
     rollback,
     save_pipeline,
-    without_secrets,
 )
 
 __all__ = [

@@ -19,6 +19,7 @@ from gpuplane.domains.pipelines.documents.models import (
     PipelineTrigger,
     ScheduledTrigger,
 )
+from gpuplane.domains.pipelines.errors import BadParameters
 from gpuplane.domains.pipelines.expressions import PlacedError, canonical, render_json
 from gpuplane.domains.pipelines.rules import PipelineRecord, PipelineStatus, TriggerRecord
 from gpuplane.domains.pipelines.service.running import Start, start
@@ -36,7 +37,7 @@ class Fired:
 
     run: Run | None
     is_new: bool
-    problem: str = ""
+    refusal: ProductError | None = None
 
 
 def sync_triggers(
@@ -149,16 +150,18 @@ def fire(
         return Fired(None, is_new=False)
     try:
         run = _start(session, found, trigger, key, names, data, policy, now)
-    except ProductError as refusal:
-        problem = refusal.detail
+    except ProductError as error:
+        refusal = error
     except PlacedError as error:
-        problem = f"{error.path}: {error.error}"
+        refusal = BadParameters(
+            f"{error.path}: {error.error}", field=error.path, fix=error.error.fix
+        )
     else:
         repository.store_fire(session, trigger.id, key, run.id, "", now)
         return Fired(run, is_new=True)
-    repository.store_fire(session, trigger.id, key, None, problem, now)
-    _tell_problem(session, found, trigger, problem, now)
-    return Fired(None, is_new=True, problem=problem)
+    repository.store_fire(session, trigger.id, key, None, refusal.detail, now)
+    _tell_problem(session, found, trigger, refusal.detail, now)
+    return Fired(None, is_new=True, refusal=refusal)
 
 
 def _start(

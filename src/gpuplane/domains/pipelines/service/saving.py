@@ -43,9 +43,6 @@ from gpuplane.kit.errors import FieldError
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
-SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private_key")
-"""Parts of names whose values an export leaves out."""
-
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -345,36 +342,6 @@ def delete_pipeline(
         )
     repository.remove_pipeline(session, found.id)
     _announce(session, "pipeline.deleted", found, principal.name, now)
-
-
-def without_secrets(document: Any) -> Any:
-    """Return a document without values that look secret; references to secrets stay."""
-    if isinstance(document, list):
-        return [without_secrets(each) for each in document]
-    if not isinstance(document, dict):
-        return document
-    return {
-        key: _masked(value) if _looks_secret(key) else without_secrets(value)
-        for key, value in document.items()
-    }
-
-
-def _looks_secret(key: str) -> bool:
-    lowered = key.lower().replace("-", "_")
-    return lowered == "authorization" or any(word in lowered for word in SECRET_WORDS)
-
-
-def _masked(value: Any) -> Any:
-    """Return nothing for a written value; what refers to a secret or a parameter stays."""
-    is_reference = isinstance(value, str) and ("{{" in value or value == "")
-    if isinstance(value, dict):
-        if set(value) <= {"secret", "prefix"}:
-            return value
-        kept = {key: each for key, each in value.items() if key in ("type", "required", "enum")}
-        return kept or without_secrets(value)
-    if isinstance(value, list):
-        return without_secrets(value)
-    return value if is_reference or not isinstance(value, str) else ""
 
 
 def prune(session: WriteSession, before: int, limit: int) -> int:

@@ -14,7 +14,11 @@ import httpx2
 
 from gpuplane.core.ids import ProjectId
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
-from gpuplane.domains.pipelines.documents.configs import ApiCallConfig, SecretHeader
+from gpuplane.domains.pipelines.documents.configs import (
+    ApiCallConfig,
+    SecretHeader,
+    header_problem,
+)
 from gpuplane.domains.pipelines.expressions import canonical
 from gpuplane.domains.pipelines.steps.names import rendered
 from gpuplane.domains.pipelines.steps.tools import StepTools
@@ -56,6 +60,10 @@ class ApiCalls:
         content = None if config.body is None else json.dumps(config.body).encode()
         try:
             headers = await self._headers(call, config)
+            for name, value in headers.items():
+                problem = header_problem(name, value)
+                if problem is not None:  # of a secret: the others were looked at
+                    return Failed("InvalidConfig", f"config.headers: {problem}", is_final=True)
             url = _with_query(config.url, config.query)
             timeout = _within(config.timeout_seconds, call)
             answered = await send(self._tools, config.method, url, headers, content, timeout)
@@ -66,7 +74,10 @@ class ApiCalls:
         except ProductError as refusal:
             return Failed("Refused", refusal.detail, is_final=True)
         except (httpx2.HTTPError, OSError, UnicodeError) as failure:
-            return Failed("Unreachable", f"{type(failure).__name__}: {failure}"[:SHOWN_CHARS])
+            target = parse_target(config.url)
+            place = "" if target is None else f"{target.host}:{target.port}: "
+            text = f"{place}{type(failure).__name__}: {failure}"
+            return Failed("Unreachable", text[:SHOWN_CHARS])
         return _judged(answered, config)
 
     def _stand_in(self, config: ApiCallConfig) -> Any:

@@ -23,6 +23,7 @@ from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.errors import ProductError, TooManyRequests, Unavailable
 
 OUTPUTS_FILE = "outputs.json"
+NO_TEXT = "This must be text."
 """What a backend says of the file where a job leaves its outputs begins with its name."""
 LOOK_MS = 2_000
 """How long a change of a job may go unheard."""
@@ -59,7 +60,10 @@ class Jobs:
             return Failed("NoProvider", str(refusal), is_final=True)
         except ProductError as refusal:
             where = f"config.{refusal.field}: " if refusal.field else ""
-            return Failed(refusal.code, f"{where}{refusal.detail} {refusal.fix}", is_final=True)
+            told = refusal.detail.removeprefix(f"{refusal.field}: ")
+            # What was written plainly was looked at when it was saved: this is an expression's.
+            cure = "Use string(...) in the expression." if told.startswith(NO_TEXT) else refusal.fix
+            return Failed(refusal.code, f"{where}{told} {cure}".strip(), is_final=True)
         try:
             made = await self._tools.database.write(
                 "pipelines.submit_job", lambda s: self._store(s, call, ask)

@@ -115,6 +115,10 @@ def rig_binaries() -> Binaries:
         pytest.skip(str(error))
 
 
+NODES = ("--process-nodes", "h100=2,cpu=2")
+"""A gang of two ranks is placed on two nodes whose pods really run."""
+
+
 @pytest.fixture(scope="session")
 def rig(rig_binaries: Binaries) -> RunningCluster:
     """A running cluster with KWOK, process nodes and Kueue, shared by all tests of the run."""
@@ -161,7 +165,7 @@ def _running(cluster: str, binaries: Binaries) -> RunningCluster:
     run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     folder = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{run}-{cluster}")
     done = subprocess.run(
-        [sys.executable, "-m", "rig", "up", "--folder", folder, "--until-gone", str(run)],
+        [sys.executable, "-m", "rig", "up", "--folder", folder, "--until-gone", str(run), *NODES],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

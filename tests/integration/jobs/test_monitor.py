@@ -149,7 +149,7 @@ async def test_long_waits_are_told_at_four_fifths_of_the_target_and_beyond_it(
         job = await world.submit(priority="high", spec=runs_for(10), **never)
         other = await world.submit(priority="normal", spec=runs_for(10), **never)
         told = "job.wait_target_at_risk", "job.wait_target_breached"
-        for seconds, expected in ((79, [0, 0]), (6, [1, 0]), (20, [1, 1]), (60, [1, 1])):
+        for seconds, expected in ((65, [0, 0]), (22, [1, 0]), (20, [1, 1]), (60, [1, 1])):
             await world.after(seconds)
             kinds = await world.kinds(job["id"])
             assert [kinds.count(each) for each in told] == expected

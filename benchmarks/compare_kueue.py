@@ -1,6 +1,6 @@
 """The same workloads through `core.quota` and through a real Kueue, step by step.
 
-    python -m benchmarks.compare_kueue [--mode MODE] [--cohorts 40] [--workloads 1000]
+    python -m benchmarks.compare_kueue [--mode MODE] [--cohorts 40] [--workloads 1000] [--quiet 0.7]
 
 A rig of its own is started, without nodes: quotas alone decide. In each step one job arrives or
 ends in every cohort; when Kueue has settled, its admissions, flavors and evictions are compared
@@ -55,8 +55,9 @@ NAMESPACE = "compared"
 UNTOLD = "?"
 FLAVORS = ("flavor-a", "flavor-b")
 QUIET_S = 0.7
-"""Kueue has settled when nobody got or lost quota for so long and nothing is under way."""
-SETTLE_S = 40.0
+"""Kueue has settled when nobody got or lost quota for so long and nothing is under way; a busy
+machine takes longer to think (`--quiet`)."""
+SETTLE_S = 90.0
 """A step that takes longer is counted as unsettled and not compared: the machine is too busy, or
 Kueue evicts in a circle."""
 TICK_S = 1.05
@@ -255,8 +256,11 @@ class Report:
 class Comparison:
     """Both sides of one run."""
 
-    def __init__(self, client: KubeClient, plans: list[Plan], mode: AdmissionMode) -> None:
+    def __init__(
+        self, client: KubeClient, plans: list[Plan], mode: AdmissionMode, quiet_s: float
+    ) -> None:
         self._client = client
+        self._quiet_s = quiet_s
         self._plans = plans
         self._loops = {plan.name: KueueLoop(plan.queues, plan.cohorts, mode) for plan in plans}
         self._items: dict[str, dict[str, tuple[str, int, int]]] = {p.name: {} for p in plans}
@@ -324,7 +328,7 @@ class Comparison:
                 seen, since = now, time.monotonic()
             shapes = self._workloads.items()
             is_whole = {shape.job for shape in shapes} == wanted
-            is_quiet = time.monotonic() - since >= QUIET_S
+            is_quiet = time.monotonic() - since >= self._quiet_s
             if is_whole and is_quiet and not any(map(self._is_under_way, shapes)):
                 return True
         self.report.unsettled += 1
@@ -510,11 +514,13 @@ async def set_up(client: KubeClient, plans: list[Plan]) -> None:
             )
 
 
-async def compare(kubeconfig: str, plans: list[Plan], mode: AdmissionMode) -> Report:
+async def compare(
+    kubeconfig: str, plans: list[Plan], mode: AdmissionMode, quiet_s: float
+) -> Report:
     """Play all plans on the Kueue of a cluster."""
     async with KubeClient(read_kubeconfig(kubeconfig)) as client:
         await set_up(client, plans)
-        return await Comparison(client, plans, mode).run()
+        return await Comparison(client, plans, mode, quiet_s).run()
 
 
 def run(mode: AdmissionMode, arguments: argparse.Namespace) -> None:
@@ -525,7 +531,9 @@ def run(mode: AdmissionMode, arguments: argparse.Namespace) -> None:
         rig.manager.parts["kube-scheduler"].stop()
         if mode is AdmissionMode.FAIR_SHARING:
             _share_fairly(rig.manager)
-        report = asyncio.run(compare(rig.manager.kubeconfig.read_text(), plans, mode))
+        report = asyncio.run(
+            compare(rig.manager.kubeconfig.read_text(), plans, mode, arguments.quiet)
+        )
     print(
         f"{mode.value}: {report.steps} steps ({each * len(plans)} workloads), "
         f"{report.equal} equal, {len(report.differences)} different, {len(report.circles)} in "
@@ -556,6 +564,7 @@ def main() -> None:
     parser.add_argument("--cohorts", type=int, default=40)
     parser.add_argument("--workloads", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quiet", type=float, default=QUIET_S)
     arguments = parser.parse_args()
     print_machine()
     for mode in AdmissionMode:

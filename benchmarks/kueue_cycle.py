@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.quota import (
+    OLD_GATES,
     AdmissionMode,
     AdmittedWorkload,
     ClusterQueueSpec,
@@ -164,7 +165,7 @@ class KueueLoop:
 
     def _nominate(self, item: Item, admitted: dict[str, list[AdmittedWorkload]]) -> _Entry:
         asker = Preemptor(item.uid, item.queue, {}, item.priority, item.queued_at)
-        oracle = plan_oracle(self._tree, asker, admitted)
+        oracle = plan_oracle(self._tree, asker, admitted, gates=OLD_GATES)
         assignment = assign_flavors(
             self._tree,
             item.queue,
@@ -175,7 +176,7 @@ class KueueLoop:
         entry = _Entry(item, assignment)
         if assignment.mode not in (FlavorMode.FIT, FlavorMode.NO_FIT):
             asker = Preemptor(item.uid, item.queue, assignment.usage, item.priority, item.queued_at)
-            entry.targets = plan_preemption(self._tree, asker, admitted)
+            entry.targets = plan_preemption(self._tree, asker, admitted, gates=OLD_GATES)
         return entry
 
     def _ordered(self, entries: dict[str, _Entry]) -> Iterator[_Entry]:
@@ -195,7 +196,7 @@ class KueueLoop:
             for head in sorted(heads, key=classical_order_key):
                 yield entries[head.id]
             return
-        order = FairOrder(self._tree, heads)
+        order = FairOrder(self._tree, heads, OLD_GATES)
         while (popped := order.pop()) is not None:
             yield entries[popped.id]
 

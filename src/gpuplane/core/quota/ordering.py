@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuplane.core.quota.nodes import Node
 from gpuplane.core.quota.shares import DominantShare, ShareKey, compute_share
-from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.quota.specs import NEWEST_GATES, FairGates, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
 
 QueueKey = tuple[int, int, str]
@@ -61,13 +61,16 @@ class FairOrder:
     """Takes heads out in fair-sharing order while the caller admits them into the tree.
 
     At each level of a cohort tree the child wins whose dominant share, with its head admitted, is
-    lowest; a child that would not borrow what its head asks for goes before one that would. A
-    popped queue may put its next workload forward with `push`. Shares are kept until usage at
-    their node changes, so a pop costs one comparison a head.
+    lowest; a child that would not borrow what its head asks for goes before one that would (a
+    gate). A popped queue may put its next workload forward with `push`. Shares are kept until
+    usage at their node changes, so a pop costs one comparison a head.
     """
 
-    def __init__(self, tree: QuotaTree, heads: Iterable[Head] = ()) -> None:
+    def __init__(
+        self, tree: QuotaTree, heads: Iterable[Head] = (), gates: FairGates = NEWEST_GATES
+    ) -> None:
         self._tree = tree
+        self._gates = gates
         self._heads: dict[Node, Head] = {}
         self._waiting: dict[Node, int] = {}
         self._keys: dict[tuple[Node, Node], _KnownKey] = {}
@@ -160,7 +163,7 @@ class FairOrder:
                 return known[2]
             if known[0].usage == head.usage:
                 share = known[3]
-                key = (share.borrows_on(head.usage), share.sort_key, *_plain_key(head))
+                key = self._key_of(share, head)
                 self._keys[slot] = (head, versions, key, share)
                 return key
         if child.is_cohort:
@@ -169,9 +172,13 @@ class FairOrder:
                 share = compute_share(child)
         else:
             share = compute_share(child, head.usage)
-        key = (share.borrows_on(head.usage), share.sort_key, *_plain_key(head))
+        key = self._key_of(share, head)
         self._keys[slot] = (head, versions, key, share)
         return key
+
+    def _key_of(self, share: DominantShare, head: Head) -> FairKey:
+        is_second = self._gates.prioritizes_non_borrowing and share.borrows_on(head.usage)
+        return (is_second, share.sort_key, *_plain_key(head))
 
 
 def _list_nodes(cohort: Node) -> list[Node]:

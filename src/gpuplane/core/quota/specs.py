@@ -51,6 +51,30 @@ class AdmissionMode(StrEnum):
     FAIR_SHARING = "fairSharing"
 
 
+@dataclass(frozen=True, slots=True)
+class FairGates:
+    """Rules of fair sharing that Kueue has behind feature gates; both are on since its v0.17.
+
+    Args:
+        preempts_within_nominal: A queue within its nominal quota takes back what is its own
+            whatever the shares; else the strategies are asked of it as of any other
+            (`FairSharingPreemptWithinNominal`).
+        prioritizes_non_borrowing: A head that would not borrow goes before one that would; else
+            shares alone decide (`FairSharingPrioritizeNonBorrowing`).
+
+    Source: kubernetes-sigs/kueue, pkg/features/kube_features.go and issue 9406.
+    """
+
+    preempts_within_nominal: bool = True
+    prioritizes_non_borrowing: bool = True
+
+
+NEWEST_GATES = FairGates()
+"""What is decided by here."""
+OLD_GATES = FairGates(preempts_within_nominal=False, prioritizes_non_borrowing=False)
+"""Kueue up to v0.16."""
+
+
 class WithinClusterQueue(StrEnum):
     """Which workloads of its own ClusterQueue a pending workload may evict."""
 

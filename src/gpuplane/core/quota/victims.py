@@ -27,8 +27,10 @@ from gpuplane.core.quota.preemption import (
     uses_any,
 )
 from gpuplane.core.quota.specs import (
+    NEWEST_GATES,
     AdmissionMode,
     BorrowWithinCohortPolicy,
+    FairGates,
     FlavorResource,
     ReclaimWithinCohort,
 )
@@ -89,12 +91,13 @@ def plan_preemption(
     *,
     strategies: Sequence[FairStrategy] = DEFAULT_STRATEGIES,
     permit: Permit | None = None,
+    gates: FairGates = NEWEST_GATES,
 ) -> tuple[Target, ...]:
     """Return a minimal set of legal victims that makes the preemptor fit, or nothing.
 
     Nothing also when it fits without victims. The order of the answer is that of the search.
     """
-    search = _Search(tree, preemptor, admitted, permit)
+    search = _Search(tree, preemptor, admitted, permit, gates)
     with tree.trial():
         targets = _plan(search, strategies)
     return tuple(targets)
@@ -107,6 +110,7 @@ def plan_oracle(
     *,
     strategies: Sequence[FairStrategy] = DEFAULT_STRATEGIES,
     permit: Permit | None = None,
+    gates: FairGates = NEWEST_GATES,
 ) -> Oracle:
     """Return what flavor assignment asks: would evicting help in this flavor, and how far up."""
 
@@ -119,7 +123,9 @@ def plan_oracle(
             preemptor.queued_at_ms,
             preemptor.local_queue,
         )
-        targets = plan_preemption(tree, alone, admitted, strategies=strategies, permit=permit)
+        targets = plan_preemption(
+            tree, alone, admitted, strategies=strategies, permit=permit, gates=gates
+        )
         cell = tree.queue_node(preemptor.cluster_queue).cells[pair]
         with tree.trial():
             for target in targets:
@@ -144,7 +150,9 @@ class _Search:
         preemptor: Preemptor,
         admitted: AdmittedByQueue,
         permit: Permit | None,
+        gates: FairGates,
     ) -> None:
+        self.gates = gates
         self.tree = tree
         self.preemptor = preemptor
         self.admitted = admitted
@@ -359,8 +367,7 @@ def _first_strategy(
     """Take victims by a strategy; return whether it fits and those the strategy spared."""
     order = QueueOrder(search.tree, search.node, candidates)
     spared: list[AdmittedWorkload] = []
-    # Within its own quota the preemptor is entitled to it, whatever the shares.
-    entitled = is_within_nominal(search.node, search.pairs)
+    entitled = search.gates.preempts_within_nominal and is_within_nominal(search.node, search.pairs)
     while (target := order.next_queue()) is not None:
         if target is search.node or entitled:
             is_own = target is search.node

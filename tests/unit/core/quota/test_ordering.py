@@ -5,6 +5,7 @@ fair_sharing_iterator.go; KEP-1714.
 """
 
 from gpuplane.core.quota import (
+    OLD_GATES,
     AdmissionMode,
     CohortSpec,
     FairOrder,
@@ -117,6 +118,17 @@ def test_borrowing_of_another_flavor_does_not_count_against_a_head() -> None:
     )
     # `a` has by far the higher share, but for red it is within its quota and `b` is not.
     assert drain(tree, FairOrder(tree, [head("a1", "a"), head("b1", "b")])) == ["a1", "b1"]
+
+
+def test_before_its_gate_shares_alone_decide_whose_head_is_first() -> None:
+    both = {RED_CPU: quota(2), BLUE_CPU: quota(2)}
+    tree = QuotaTree(
+        [queue("a", both, "all"), queue("b", both, "all"), queue("c", both, "all")],
+        usage={"a": {BLUE_CPU: 4}, "b": {RED_CPU: 2}},
+        mode=AdmissionMode.FAIR_SHARING,
+    )
+    heads = [head("a1", "a"), head("b1", "b")]
+    assert drain(tree, FairOrder(tree, heads, OLD_GATES)) == ["b1", "a1"]
 
 
 def test_the_tournament_compares_cohorts_before_their_queues() -> None:

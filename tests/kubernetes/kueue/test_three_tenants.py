@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuplane.kube.kinds import WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
-from gpuplane.kube.kueue.states import read_workload
+from gpuplane.loops.kueue.workloads import follow
 from tests.kubernetes.kueue.worlds import KueueWorld
 
 GPU = "nvidia.com/gpu"
@@ -60,12 +60,30 @@ async def borrows(world: KueueWorld, name: str, amount: str) -> bool:
     return [each["borrowed"] for each in used if each["resource"] == GPU] == [amount]
 
 
-async def is_refused(world: KueueWorld, tenant: str) -> bool:
-    """Return whether Kueue has looked at the only Workload of a tenant and refused it."""
+async def tells_the_same(world: KueueWorld, tenant: str, job_id: str, former: str) -> bool:
+    """Return whether Kueue refuses a tenant's only offer and `why` repeats its sentence.
+
+    Both are read until they agree: what Kueue says changes between two reads, and the Workload of
+    the attempt that it evicted (`former`) stays until the cluster's collector has come by.
+    """
     found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
-    live = [each for each in found if not each["metadata"].get("deletionTimestamp")]
-    known = [read_workload(each).conditions for each in live]
-    return len(known) == 1 and str(WorkloadCondition.QUOTA_RESERVED) in known[0]
+    live = [follow(each) for each in found if not each["metadata"].get("deletionTimestamp")]
+    offered = [each.state for each in live if str(each.attempt_id) != former]
+    if len(offered) != 1:
+        return False
+    refused = offered[0].conditions.get(str(WorkloadCondition.QUOTA_RESERVED))
+    if refused is None or refused.true or not refused.message:
+        return False
+    why = await world.ask("GET", f"/jobs/{job_id}/why")
+    return refused.message in why["sentence"]
+
+
+async def attempt_of(world: KueueWorld, tenant: str) -> str:
+    """Return the attempt that a tenant's only Workload was made for."""
+    found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
+    ids = [str(follow(each).attempt_id) for each in found]
+    assert len(ids) == 1, ids
+    return ids[0]
 
 
 async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
@@ -86,24 +104,16 @@ async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     rows = {each["name"]: each["resources"] for each in account["clusterQueues"]}
     assert [each["borrowed"] for each in rows[core] if each["resource"] == GPU] == ["3"]
 
+    former = await attempt_of(world, core)
     late = await world.submit(bolt, name="late", **gpus(2))
     await world.until(lambda: world.has_status(late["id"], "running"), "the owner got it back")
     await world.until(lambda: world.has_status(big["id"], "queued"), "the borrower waits again")
 
-    await world.until(lambda: is_refused(world, core), "Kueue says why it waits")
+    await world.until(
+        lambda: tells_the_same(world, core, big["id"], former), "both say why it waits"
+    )
 
     kinds = await world.kinds(big["id"])
     assert "job.preempting" in kinds
     assert kinds.index("job.scheduled") < kinds.index("job.preempted")
-    why = await world.ask("GET", f"/jobs/{big['id']}/why")
-    told = read_workload(
-        next(
-            each
-            for each in await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{core}")
-            if not each["metadata"].get("deletionTimestamp")
-        )
-    )
-    refused = told.conditions[str(WorkloadCondition.QUOTA_RESERVED)]
-    assert not refused.true
-    assert refused.message in why["sentence"]
     assert (await world.job(own["id"]))["status"] == "running"

@@ -15,12 +15,12 @@ import msgspec
 
 from gpuplane.core.hardware import find_models
 from gpuplane.core.ids import JobId
+from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.core.scheduling.needs import OR
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.topology.matrix import LinkPreference
 from gpuplane.core.workloads import PlacementRequest, ResourceRequest, Toleration
 from gpuplane.extender import names
-from gpuplane.kube.quantities import BadQuantity, parse_quantity
 
 MIB = 2**20
 MAX_GANG = 4_096

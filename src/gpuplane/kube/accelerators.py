@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuplane.core.hardware import find_model
+from gpuplane.core.quantities import BadQuantity, count_of, mib_of
 from gpuplane.kube.instances import Accelerators, find_accelerators
-from gpuplane.kube.quantities import BadQuantity, count_of, mib_of
 
 NFD = "feature.node.kubernetes.io/"
 HAMI_REGISTER = "hami.io/node-nvidia-register"

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpuplane.core.nodedetails import NodeDetails
+from gpuplane.core.quantities import BadQuantity, mib_of, milli_of
 from gpuplane.kube.accelerators import (
     INSTANCE_TYPE,
     NFD,
@@ -18,7 +19,6 @@ from gpuplane.kube.accelerators import (
     read_accelerators,
     read_pci,
 )
-from gpuplane.kube.quantities import BadQuantity, mib_of, milli_of
 
 __all__ = ["AcceleratorFacts", "GpuFacts", "NodeFacts", "NodeKind", "read_node"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gpuplane.core.quantities import BadQuantity, mib_of, milli_of, parse_quantity
 from gpuplane.kube.nodefacts import NodeFacts, NodeKind, read_node
-from gpuplane.kube.quantities import BadQuantity, mib_of, milli_of, parse_quantity
 
 NFD = "feature.node.kubernetes.io/"
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "posting"}

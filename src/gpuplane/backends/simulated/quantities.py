@@ -7,6 +7,7 @@ import re
 from decimal import Decimal, InvalidOperation
 
 from gpuplane.core.amounts import cores_to_milli, money_to_micro
+from gpuplane.core.quantities import SUFFIXES
 
 MAX_DURATION_MS = 100 * 365 * 86_400_000
 """A hundred years: beyond it a number in a file is a mistake."""
@@ -15,17 +16,6 @@ MAX_MEMORY_MIB = 1 << 30
 MAX_CORES = Decimal(4096)
 MAX_PRICE = Decimal(1_000_000)
 
-_BYTES = {
-    "": Decimal(1),
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-}
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _DURATION = re.compile(
     r"(?:(?P<d>\d{1,6})d)?(?:(?P<h>\d{1,6})h)?(?:(?P<m>\d{1,6})m(?!s))?"
@@ -62,7 +52,7 @@ def parse_memory_mib(value: object) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{_shown(value)} is not an amount of bytes", fix)
-    mib = int(Decimal(match.group(1)) * _BYTES[match.group(2) or ""] / _BYTES["Mi"])
+    mib = int(Decimal(match.group(1)) * SUFFIXES[match.group(2) or ""] / SUFFIXES["Mi"])
     if not 0 < mib <= MAX_MEMORY_MIB:
         raise QuantityError(f"{value} is {mib} MiB, out of range", f"{fix}, at least 1Mi")
     return mib

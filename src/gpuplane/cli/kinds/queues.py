@@ -8,6 +8,7 @@ from typing import Any
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of, is_same
 from gpuplane.cli.manifests import Document
+from gpuplane.core.quantities import SUFFIXES
 
 
 def plan_cluster_queue(client: Client, document: Document, others: object) -> Change:
@@ -68,12 +69,6 @@ def _plan(
                   lambda: _change(client, document, path, wanted))  # fmt: skip
 
 
-_FACTORS = {
-    "m": 0.001, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
-}  # fmt: skip
-
-
 def _same_quantities(difference: Difference) -> bool:
     return is_same(_plain(difference.old), _plain(difference.new))
 
@@ -87,8 +82,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         for suffix in (value[-2:], value[-1:]):
             number = value.removesuffix(suffix)
-            if suffix in _FACTORS and number.replace(".", "", 1).isdigit():
-                return float(number) * _FACTORS[suffix]
+            if suffix in SUFFIXES and number.replace(".", "", 1).isdigit():
+                return float(number) * float(SUFFIXES[suffix])
     return value
 
 

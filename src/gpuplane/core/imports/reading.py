@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuplane.core.imports.results import Malformed, Table
+from gpuplane.core.quantities import SUFFIXES
 
 SHOWN = 80
 
@@ -144,10 +145,8 @@ def find_seconds(value: Any) -> float | None:
     return total if total < 1e9 else None
 
 
-_QUANTITIES = {
-    "": 1.0, "m": 0.001, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
-}  # fmt: skip
+_QUANTITIES = {name: float(factor) for name, factor in SUFFIXES.items()} | {"K": 1e3}
+"""With the large K that people write, and Kubernetes does not."""
 
 
 def find_quantity(value: Any) -> float | None:

@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from gpuplane.core.quantities import SUFFIXES
 from gpuplane.core.quota.specs import (
     BorrowWithinCohortPolicy,
     FlavorFungibilityPolicy,
@@ -26,20 +27,6 @@ MAX_MEMBERS = 1_000
 MAX_AMOUNT = Decimal(10) ** 18
 
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
-_FACTORS = {
-    None: Decimal(1),
-    "m": Decimal("0.001"),
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50,
-}
 
 
 def _read_quantity(value: object) -> Decimal:
@@ -52,7 +39,7 @@ def _read_quantity(value: object) -> Decimal:
             "Such as 8, '500m' or '64Gi'.",
         )
     try:
-        amount = Decimal(match[1]) * _FACTORS[match[2]]
+        amount = Decimal(match[1]) * SUFFIXES[match[2] or ""]
     except InvalidOperation as error:
         raise refusal("This is no quantity.", "Such as 8, '500m' or '64Gi'.") from error
     if amount > MAX_AMOUNT:

@@ -71,13 +71,15 @@ class Server:
         self.handler = handler
         self.limits = limits
         self.connections: set[Connection] = set()
+        self.is_closed = False
 
     def connect(self) -> "Connection":
         """Return the protocol of a new connection, for `loop.create_server`."""
         return Connection(self)
 
     def close(self) -> None:
-        """Close every connection; what is being answered is lost."""
+        """Close every connection, and those that come later; what is being answered is lost."""
+        self.is_closed = True
         for connection in list(self.connections):
             connection.close()
 
@@ -102,10 +104,11 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many."""
+        """Begin, unless there are too many, or the server has ended."""
         # uvloop's transports are transports, but no subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._server.connections) >= self._server.limits.max_connections:
+        server = self._server
+        if server.is_closed or len(server.connections) >= server.limits.max_connections:
             self.close()
             return
         self._server.connections.add(self)

@@ -19,12 +19,14 @@ from gpuplane.extender.answering import Answerer
 from gpuplane.extender.claiming import Claimer
 from gpuplane.extender.http import Limits, Request, Response, Server
 from gpuplane.extender.metrics import CONTENT_TYPE, Metrics
+from gpuplane.extender.newcomers import Newcomers
 from gpuplane.extender.nodes import NodeRecord, Topologies, read_record
 from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
 from gpuplane.extender.protocol import BadBody, Reader
 from gpuplane.extender.rendering import encode
 from gpuplane.extender.state import ClusterState
 from gpuplane.kit.clock import Clock, SystemClock
+from gpuplane.kit.listeners import close_listener
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError
 from gpuplane.kube.informers import Change, Informer
@@ -80,7 +82,6 @@ class Extender:
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._began_at = self._clock.now_ms()
         self.metrics = Metrics()
         self.state = ClusterState(placement=settings.placement, hold_ms=settings.gang_hold_s * 1000)
         self.answerer = Answerer(self.state, self._clock.now_ms, self.metrics.note_refused)
@@ -96,6 +97,7 @@ class Extender:
         )
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
+        self._newcomers = Newcomers(settings.scheduler_names)
         self._waiting: asyncio.Queue[str] = asyncio.Queue(MAX_WAITING)
         self._queued: set[str] = set()
         self._node_locks: dict[str, asyncio.Lock] = {}
@@ -136,7 +138,7 @@ class Extender:
     async def stop(self) -> None:
         """Take no more questions, then stop watching."""
         if self._listener is not None:
-            self._listener.close()
+            await close_listener(self._listener)
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -195,29 +197,23 @@ class Extender:
         new, old = change.new, change.old
         if old is not None and (new is None or new.uid != old.uid):
             self.answerer.drop_pod(old.uid)
+            self._newcomers.drop(old.uid)
         if new is None:
             return
         self.answerer.put_pod(new)
-        if self._needs_devices(new) and new.uid not in self._queued:
+        self._newcomers.put(new, old, in_first_list=not self._pods.synced)
+        if self._newcomers.needs_devices(new) and new.uid not in self._queued:
             with contextlib.suppress(asyncio.QueueFull):
                 self._waiting.put_nowait(new.uid)
                 self._queued.add(new.uid)
 
     # Pods that kube-scheduler bound itself.
 
-    def _needs_devices(self, pod: PodFacts) -> bool:
-        served = self._settings.scheduler_names
-        return bool(
-            pod.node
-            and pod.is_judged
-            # What runs since before has its GPUs already, and nobody told us which.
-            and (pod.is_starting or pod.bound_at >= self._began_at)
-            and not pod.gpu_ids
-            and (not served or pod.scheduler in served)
-        )
-
     async def _annotate(self) -> None:
         """Write down the GPUs of one bound pod after the other."""
+        # Before that, GPUs of pods that were not read yet look free.
+        while not await self.wait_ready(TICK_S):
+            continue
         while True:
             uid = await self._waiting.get()
             try:
@@ -230,15 +226,17 @@ class Extender:
     async def _annotate_one(self, uid: str) -> None:
         for pause_s in RETRY_S:
             pod = self.state.find_pod(uid)
-            if pod is None or not self._needs_devices(pod):
+            if pod is None or not self._newcomers.needs_devices(pod):
                 return
-            try:
-                async with self._lock_of(pod.node):
-                    await self._claimer.annotate(pod)
-                return
-            except KubeError as error:
-                log.warning("pod %s/%s: %s", pod.namespace, pod.name, error)
-                self.metrics.note("annotation_retried")
+            # A pod may be shown a moment before its node is: two watches keep no order.
+            if pod.node in self.state.nodes:
+                try:
+                    async with self._lock_of(pod.node):
+                        await self._claimer.annotate(pod)
+                    return
+                except KubeError as error:
+                    log.warning("pod %s/%s: %s", pod.namespace, pod.name, error)
+            self.metrics.note("annotation_retried")
             await self._clock.sleep(pause_s)
 
     def _lock_of(self, node: str) -> asyncio.Lock:
@@ -276,6 +274,8 @@ class Extender:
         if path == b"/bind" and self._settings.binds:
             if request.method != b"POST":
                 return _error(405, "only POST is answered here")
+            if not self.is_ready:
+                return _error(503, "the cluster has not been read yet")
             return asyncio.ensure_future(self._bind(request.body))
         if path not in (b"/healthz", b"/readyz", b"/metrics"):
             return _error(404, "there is nothing here")

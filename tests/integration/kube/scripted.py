@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from gpuplane.kit.listeners import close_listener
 from gpuplane.kube.credentials import Connection
+from tests.accepting import turn
 from tests.certificates import Authority, Pair
 
 
@@ -156,10 +158,12 @@ class ScriptedServer:
     async def stop(self) -> None:
         """Close the port and every connection; `start` opens the same port again."""
         if self._server is not None:
-            self._server.close()
+            await close_listener(self._server)
+            await turn(3)  # what was accepted last is among the connections now
             self.drop_connections()
             await self._server.wait_closed()
             self._server = None
+            await turn(3)
 
     def drop_connections(self) -> None:
         for writer in list(self._writers):

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from gpuplane.kit.sealing import SealingKeys
+from tests.accepting import accepting
 from tests.integration.pipelines.worlds import (
     Receiver,
     World,
@@ -71,13 +72,8 @@ class MailServer:
 @contextlib.asynccontextmanager
 async def listening(served: Any) -> AsyncIterator[Any]:
     """Serve on a port of this machine, which the one who serves is told."""
-    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-    served.port = server.sockets[0].getsockname()[1]
-    try:
+    async with accepting(served.serve) as served.port:
         yield served
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from gpuplane.entry.home import Home
 from gpuplane.entry.settings import load_settings
 from gpuplane.kit.access import Principal
 from gpuplane.kit.sealing import SealingKeys
+from tests.accepting import accepting
 from tests.http_app import Server
 from tests.waiting import wait_until_async
 
@@ -188,8 +189,21 @@ async def working_world(
         settings: Settings of pipelines by their names.
     """
     receiver = Receiver()
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
+    async with (
+        accepting(receiver.serve) as receiver.port,
+        _working(folder, sealing, database_url, receiver, settings) as world,
+    ):
+        yield world
+
+
+@contextlib.asynccontextmanager
+async def _working(
+    folder: Path,
+    sealing: SealingKeys,
+    database_url: str,
+    receiver: Receiver,
+    settings: dict[str, str],
+) -> AsyncIterator[World]:
     told = {"allowed_hosts": "127.0.0.1", "slack_url": f"{receiver.url}/slack",
             "folders": str(folder), "triggers_s": "0.1", **settings}  # fmt: skip
     home = Home(folder / "home")
@@ -218,8 +232,6 @@ async def working_world(
     finally:
         await control.stop()
         home.close()
-        server.close()
-        await server.wait_closed()
 
 
 def a_pipeline(*steps: dict[str, Any], name: str = "test", **spec: Any) -> dict[str, Any]:

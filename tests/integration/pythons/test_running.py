@@ -15,6 +15,7 @@ import pytest
 
 from gpuplane.kit.pythons.limits import PythonLimits, PythonResult, PythonWord
 from gpuplane.kit.pythons.running import PREFIX, run_python
+from tests.accepting import accepting
 from tests.waiting import wait_until
 
 # Generous where it only bounds a failure of the test: what stops each case is its own limit.
@@ -202,9 +203,7 @@ async def test_with_a_grant_it_reaches_the_network() -> None:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with accepting(answer) as port:
         found = await run(
             "import urllib.request\n"
             "def main(port): return urllib.request.urlopen(f'http://127.0.0.1:{port}/').read(2).decode()",

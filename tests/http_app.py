@@ -30,6 +30,8 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.identity.endpoints import router as identity_router
 from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.nodes.endpoints import DeviceUse
+from gpuplane.domains.placements import service as placements
 from gpuplane.domains.secrets.endpoints import router as secrets_router
 from gpuplane.kit.access import Permission, Principal, Role
 from gpuplane.kit.clock import SystemClock
@@ -188,6 +190,7 @@ async def running_server(
             "find_cluster": clusters.find_cluster,
             "find_holds": find_holds,
             "has_node": nodes.has_node,
+            "device_use": DeviceUse(placements.load_held, 80),
             **(ports or {}),
         }
         deps = AppDependencies(

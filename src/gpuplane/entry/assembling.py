@@ -22,7 +22,7 @@ from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.endpoints.registering import REGISTRATIONS
+from gpuplane.domains.clusters.endpoints.registering import DEPLOYMENTS, REGISTRATIONS
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 from gpuplane.domains.jobs.service import (
@@ -38,10 +38,12 @@ from gpuplane.domains.jobs.service.holding import find_holds
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.jobs.service.using import find_use as find_jobs
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.nodes.endpoints import NODE_READS, DeviceUse
 from gpuplane.domains.pipelines import service as pipelines
 from gpuplane.domains.pipelines.service import TRIGGERS
 from gpuplane.domains.pipelines.steps import StepTools
 from gpuplane.domains.pipelines.steps import register as register_steps
+from gpuplane.domains.placements import service as placements
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry import clusters as registered
@@ -280,6 +282,9 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "has_node": nodes.has_node,
+            "device_use": DeviceUse(
+                placements.load_held, settings.clusters.hami_utilization_threshold
+            ),
             "find_holds": find_holds,
             "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
@@ -421,5 +426,9 @@ def limits_of(settings: Settings) -> Limits:
         submits_per_s=http.submits_per_s,
         submit_burst=http.submit_burst,
         streams=http.streams,
-        per_minute={REGISTRATIONS: settings.clusters.registrations_per_minute},
+        per_minute={
+            REGISTRATIONS: settings.clusters.registrations_per_minute,
+            DEPLOYMENTS: settings.clusters.deployments_per_minute,
+            NODE_READS: settings.clusters.node_reads_per_minute,
+        },
     )

@@ -26,11 +26,15 @@ class ClusterSettings:
         300.0, "seconds", "how long an open breaker lets nothing through", within=(1, 86_400)
     )
     helm: str = setting(
-        "", "path or name of the binary", "what installs add-ons; without it none is installed"
+        "", "path or name of the binary", "what installs add-ons and charts of jobs; without it none is installed"
     )
     charts: str = setting(
         "", "folder", "charts as <name>-<version>.tgz, taken before the network's"
     )
+    chart_sources: str = setting(
+        "", "addresses with commas between",
+        "where charts of jobs may come from: beginnings of https:// and oci://; none when empty",
+    )  # fmt: skip
     addons: str = setting(
         "", "names with commas between", "the add-ons that may be installed; all when it is empty"
     )
@@ -42,12 +46,22 @@ class ClusterSettings:
         31_993, "TCP port", "where HAMi's scheduler tells its metrics", within=(1, 65_535)
     )
     hami_utilization_threshold: int = setting(
-        80, "percent", "a GPU in use beyond it takes no further share", within=(0, 100)
+        80, "percent", "a GPU that is given away so far counts as not available", within=(1, 100)
     )
-    enable_hami_metrics: bool = setting(False, "true or false", "whether they are collected")
+    enable_hami_metrics: bool = setting(
+        False, "true or false", "whether they are read from each cluster with HAMi"
+    )
     receiver: str = setting(
         "", "URL, empty for none", "where clusters write their metrics to; off until it is set"
     )
     registrations_per_minute: int = setting(
         10, "calls per user, 0 for no limit", "each reaches out to a cluster", within=(0, 100_000)
     )
+    deployments_per_minute: int = setting(
+        5, "calls per user, 0 for no limit", "each has Helm deploy into a cluster",
+        within=(0, 100_000),
+    )  # fmt: skip
+    node_reads_per_minute: int = setting(
+        100, "calls per user, 0 for no limit", "each reads all nodes of a cluster",
+        within=(0, 100_000),
+    )  # fmt: skip

@@ -14,7 +14,14 @@ from gpuplane.kube import execs, reviews
 from gpuplane.kube.credentials import Connection
 from gpuplane.kube.discovery import Discovery, ServedGroup, ServerVersion
 from gpuplane.kube.errors import Conflict, Gone, NotThere
-from gpuplane.kube.kinds import POD, SERVICE_ACCOUNT, Kind, find_kind, path_segment
+from gpuplane.kube.kinds import (
+    POD,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+    find_kind,
+    path_segment,
+)
 from gpuplane.kube.sessions import DEFAULT_USER_AGENT, ClientLimits, Params, Session
 from gpuplane.kube.watching import Mark, Page, decode_event, decode_object, decode_page, read_lines
 
@@ -235,6 +242,7 @@ class KubeClient:
         force: bool = False,
         dry_run: bool = False,
         subresource: str | None = None,
+        manager: str | None = None,
     ) -> Obj:
         """Make an object be so as far as it is said here; what others own stays theirs.
 
@@ -243,13 +251,14 @@ class KubeClient:
             force: Take fields from their owners.
             dry_run: Say what would be, and whether it could be.
             subresource: Such as `status`.
+            manager: Another field manager than ours, where an API asks for a certain one.
 
         Raises:
             FieldConflict: If others own fields of it, naming both.
         """
         kind = await self.kind_of(obj)
         params: Params = {
-            "fieldManager": self._manager,
+            "fieldManager": manager or self._manager,
             "force": force or None,
             "dryRun": "All" if dry_run else None,
         }
@@ -378,6 +387,22 @@ class KubeClient:
         path = f"{SERVICE_ACCOUNT.path(namespace, account)}/token"
         found = _as_object(await self._session.send("POST", path, body=body))
         return str(found["status"]["token"])
+
+    async def read_service(self, name: str, namespace: str, port: int, path: str) -> bytes:
+        """Return what a Service answers to a GET, which the API server carries there.
+
+        Args:
+            name: Of the Service.
+            namespace: Its own.
+            port: One that the Service has.
+            path: From `/`.
+
+        Raises:
+            NotThere: If there is no such Service.
+            KubeError: What it or the API server answered; nobody behind it is a 503.
+        """
+        place = f"{SERVICE.path(namespace, name)}:{port}/proxy{path}"
+        return await self._session.send("GET", place, accept="*/*", retries=0)
 
     # What we may
 

@@ -65,6 +65,7 @@ RIGHTS: tuple[Right, ...] = (
     Right(
         kinds.HORIZONTAL_POD_AUTOSCALER, (*READ, *WRITE), "services scale", is_required=False
     ),
+    Right(kinds.SERVICE, ("get",), "HAMi's metrics are read", "proxy", is_required=False),
     Right(kinds.JOB_SET, (*READ, *WRITE), "gangs are JobSets", is_required=False),
     Right(kinds.SCALED_OBJECT, (*READ, *WRITE), "services scale by KEDA", is_required=False),
     Right(kinds.NODE, ("patch",), "nodes are cordoned in the cluster too", is_required=False),

@@ -194,3 +194,28 @@ async def test_operators_who_mark_a_node_at_once_all_get_through(any_world: Worl
     kinds = {"node.cordoned", "node.draining", "node.uncordoned"}
     events = await any_world.ask("GET", "/events?subject_kind=node&limit=100")
     assert len([each for each in events["items"] if each["kind"] in kinds]) == len(verbs)
+
+
+async def test_a_node_says_how_many_places_for_work_it_has_in_use_and_left(world: World) -> None:
+    before = (await world.ask("GET", "/clusters/sim/nodes"))["items"]
+    plain = {each["name"]: (each["total_workers"], each["used_workers"]) for each in before}
+    assert all(used == 0 for _, used in plain.values())
+    assert all(each["available_workers"] == each["total_workers"] for each in before)
+    _, node = await running_on_t4(world)
+    found = await world.ask("GET", f"/clusters/sim/nodes/{node}")
+    assert (found["used_workers"], found["available_workers"]) == (1, found["total_workers"] - 1)
+    assert sorted(gpu["used_percent"] for gpu in found["gpus"])[-1] == 100
+    marked = await world.ask("POST", f"/clusters/sim/nodes/{node}/cordon")
+    assert (marked["used_workers"], marked["available_workers"]) == (1, 0)
+
+
+async def test_a_shared_gpu_is_available_until_the_threshold(world: World) -> None:
+    job = await world.submit(
+        gpu_type="T4", gpu_count=1, resources={"gpu_share": 0.5}, spec=runs_for(36_000)
+    )
+    await world.turn(2)
+    attempt = (await world.job(job["id"]))["current_attempt"]
+    node = attempt["replicas"][0]["node"]
+    found = await world.ask("GET", f"/clusters/sim/nodes/{node}")
+    assert (found["used_workers"], found["available_workers"]) == (1, found["total_workers"])
+    assert max(gpu["used_percent"] for gpu in found["gpus"]) == 50

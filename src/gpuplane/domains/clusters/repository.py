@@ -96,6 +96,14 @@ def update_cluster(
     return touched == 1
 
 
+def set_metrics(session: WriteSession, cluster_id: ClusterId, status: str, now: int | None) -> None:
+    """Store how metrics came, and when where they did: no change that anybody decides by."""
+    values: dict[str, Any] = {"metrics_collection_status": status}
+    if now is not None:
+        values["last_metrics_collection"] = now
+    session.execute(update(_clusters).where(_clusters.c.id == cluster_id).values(**values))
+
+
 def bump_generation(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
     """Count a change of inventory, so that the scheduler rebuilds its columns."""
     session.execute(

@@ -1,13 +1,15 @@
 """HTTP of nodes: list, cordon, drain and uncordon."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 
 from gpuplane.core.amounts import MIB_PER_GIB
 from gpuplane.core.ids import ClusterId
-from gpuplane.db import ReadSession
-from gpuplane.db.calls import CallDep
+from gpuplane.db import ReadSession, WriteSession
+from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.nodes import service
 from gpuplane.domains.nodes.schemas import (
@@ -18,38 +20,64 @@ from gpuplane.domains.nodes.schemas import (
     NodesOut,
     TaintOut,
 )
-from gpuplane.domains.nodes.service import Gpu, Node
-from gpuplane.kit.access import Permission, requires
+from gpuplane.domains.nodes.service import Gpu, Held, Node
+from gpuplane.kit.access import Permission, rate_limited, requires
 
 router = APIRouter(tags=["nodes"])
 
 ClusterKey = Annotated[str, Path(min_length=1, max_length=63, description="Id or name.")]
+NODE_READS = "node_reads"
+"""The limit on lists of nodes with the places for work on them (5.1 of the design document)."""
 NodeKey = Annotated[str, Path(min_length=1, max_length=253, description="Id or name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """How nodes are used; offered by the composition root as the port `device_use`.
+
+    Args:
+        load_held: What work holds on the nodes of a cluster, which another domain knows.
+        threshold_percent: From where on a place that is in use takes no more work.
+    """
+
+    load_held: Callable[[ReadSession, ClusterId], Held]
+    threshold_percent: int
 
 
 @router.get("/clusters/{cluster}/nodes")
 @requires(Permission.CLUSTER_READ)
+@rate_limited(NODE_READS)
 async def list_nodes(call: CallDep, cluster: ClusterKey) -> NodesOut:
     """List the nodes of a cluster with their GPUs, those that are gone last seen as they were."""
-    found = await call.read(lambda s: service.list_nodes(s, _cluster_id(s, cluster)))
-    return NodesOut.model_construct(items=[_node_body(each) for each in found])
+
+    def load(session: ReadSession) -> list[NodeOut]:
+        cluster_id = _cluster_id(session, cluster)
+        used = _load_used(call, session, cluster_id)
+        return [_node_body(each, used) for each in service.list_nodes(session, cluster_id)]
+
+    return NodesOut.model_construct(items=await call.read(load))
 
 
 @router.get("/clusters/{cluster}/nodes/{node}")
 @requires(Permission.CLUSTER_READ)
 async def get_node(call: CallDep, cluster: ClusterKey, node: NodeKey) -> NodeOut:
     """Return one node with its GPUs."""
-    return _node_body(await call.read(lambda s: service.get_node(s, _cluster_id(s, cluster), node)))
+
+    def load(session: ReadSession) -> NodeOut:
+        found = service.get_node(session, _cluster_id(session, cluster), node)
+        return _node_body(found, _load_used(call, session, found.cluster_id))
+
+    return await call.read(load)
 
 
 @router.post("/clusters/{cluster}/nodes/{node}/cordon")
 @requires(Permission.NODE_MANAGE)
 async def cordon_node(call: CallDep, cluster: ClusterKey, node: NodeKey) -> NodeOut:
     """Let nothing new start on a node; what runs there goes on."""
-    return await call.write(
+    return await _marked(
+        call,
         "nodes.cordon",
         lambda s: service.cordon(s, _cluster_id(s, cluster), node, call.principal.name, call.now),
-        _node_body,
     )
 
 
@@ -60,12 +88,12 @@ async def drain_node(
 ) -> NodeOut:
     """Cordon a node and move its work: a checkpoint signal, a wait, then the move."""
     wait_s = (body or DrainIn()).wait_s
-    return await call.write(
+    return await _marked(
+        call,
         "nodes.start_drain",
         lambda s: service.start_drain(
             s, _cluster_id(s, cluster), node, wait_s, call.principal.name, call.now
         ),
-        _node_body,
     )
 
 
@@ -73,10 +101,10 @@ async def drain_node(
 @requires(Permission.NODE_MANAGE)
 async def uncordon_node(call: CallDep, cluster: ClusterKey, node: NodeKey) -> NodeOut:
     """Let work start on a node again; ends a drain."""
-    return await call.write(
+    return await _marked(
+        call,
         "nodes.uncordon",
         lambda s: service.uncordon(s, _cluster_id(s, cluster), node, call.principal.name, call.now),
-        _node_body,
     )
 
 
@@ -84,8 +112,35 @@ def _cluster_id(session: ReadSession, key: str) -> ClusterId:
     return clusters.get_cluster(session, key).id
 
 
-def _node_body(node: Node) -> NodeOut:
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What is held on a cluster's nodes, and by which figure a place is full."""
+
+    held: Held
+    threshold_percent: int
+    now: int
+
+
+def _load_used(call: Call, session: ReadSession, cluster_id: ClusterId) -> _Used:
+    port = call.port("device_use", DeviceUse)
+    return _Used(port.load_held(session, cluster_id), port.threshold_percent, call.now)
+
+
+async def _marked(call: Call, name: str, work: Callable[[WriteSession], Node]) -> NodeOut:
+    """Set an operator's mark and return the node with how it is used."""
+
+    def unit(session: WriteSession) -> NodeOut:
+        node = work(session)
+        return _node_body(node, _load_used(call, session, node.cluster_id))
+
+    return await call.write(name, unit, lambda made: made)
+
+
+def _node_body(node: Node, used: _Used) -> NodeOut:
     details = node.details
+    workers = service.compute_workers(
+        node, used.held, threshold_percent=used.threshold_percent, now=used.now
+    )
     return NodeOut.model_construct(
         id=node.id,
         cluster_id=node.cluster_id,
@@ -110,14 +165,12 @@ def _node_body(node: Node) -> NodeOut:
         rdma_fabric=node.rdma_fabric,
         type=details.kind,
         internal_ip=details.internal_ip,
-        schedulable=node.present
-        and node.ready
-        and not node.cordoned
-        and not details.unschedulable
-        and details.is_counted,
+        schedulable=service.is_schedulable(node),
         unschedulable=details.unschedulable,
         is_counted=details.is_counted,
-        total_workers=max(1, sum(gpu.present for gpu in node.gpus)) if details.is_counted else 0,
+        total_workers=workers.total,
+        used_workers=workers.used,
+        available_workers=workers.available,
         threads_per_core=details.threads_per_core,
         core_count=details.core_count,
         hardware_info=details.hardware,
@@ -131,13 +184,13 @@ def _node_body(node: Node) -> NodeOut:
         kernel_info=details.kernel,
         driver_info=details.driver,
         status_sync_at=node.status_sync_at,
-        gpus=[_gpu_body(each) for each in node.gpus],
+        gpus=[_gpu_body(each, used) for each in node.gpus],
         updated_at=node.updated_at,
         resource_version=node.version,
     )
 
 
-def _gpu_body(gpu: Gpu) -> GpuOut:
+def _gpu_body(gpu: Gpu, used: _Used) -> GpuOut:
     return GpuOut.model_construct(
         gpu_id=str(gpu.gpu_id),
         index=gpu.gpu_index,
@@ -147,6 +200,7 @@ def _gpu_body(gpu: Gpu) -> GpuOut:
         healthy=gpu.healthy,
         message=gpu.message,
         numa=gpu.numa,
+        used_percent=service.compute_used_percent(gpu, used.held, used.now),
         mig_enabled=gpu.mig_enabled,
         mig_instances=[f"{profile}@{start}" for profile, start in gpu.mig_instances],
     )

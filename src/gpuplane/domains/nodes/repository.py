@@ -1,7 +1,7 @@
 """Every query on the tables of nodes and GPUs."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -121,6 +121,25 @@ def update_gpus(session: WriteSession, gpus: Iterable[Gpu], now: int) -> None:
     for gpu in gpus:
         values = _gpu_values(gpu, now)
         session.execute(update(_gpus).where(_gpus.c.gpu_id == gpu.gpu_id).values(**values))
+
+
+def update_used(
+    session: WriteSession, cluster_id: ClusterId, used: Mapping[str, int], now: int
+) -> None:
+    """Store how much of each device of a cluster is given away; the others are not told of."""
+    ours = (_gpus.c.cluster_id == cluster_id, _gpus.c.used_at.is_not(None))
+    session.execute(update(_gpus).where(*ours).values(used_percent=None, used_at=None))
+    by_percent: dict[int, list[str]] = defaultdict(list)
+    for gpu_id, percent in used.items():
+        by_percent[percent].append(gpu_id)
+    for percent, gpu_ids in sorted(by_percent.items()):
+        for start in range(0, len(gpu_ids), CHUNK):
+            chunk = gpu_ids[start : start + CHUNK]
+            session.execute(
+                update(_gpus)
+                .where(_gpus.c.cluster_id == cluster_id, _gpus.c.gpu_id.in_(chunk))
+                .values(used_percent=percent, used_at=now)
+            )
 
 
 def update_marks(

@@ -1,8 +1,9 @@
 """Nodes and GPUs as values, and the pure comparison of what is stored with what is seen."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
 from gpuplane.core.mig.profiles import MigTable
@@ -29,6 +30,9 @@ class Gpu:
     """(profile, first memory slice) of each instance."""
     mig_table: MigTable | None = None
     """How it can be cut as the device told it, or None."""
+    used_percent: int | None = None
+    """How much of it its cluster says is given away, by whomever; None where nothing tells."""
+    used_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,95 @@ class InventoryChanges:
     def any(self) -> bool:
         """Return whether anything is to be stored."""
         return bool(self.new_nodes or self.changed_nodes or self.new_gpus or self.changed_gpus)
+
+
+USED_LATE_MS = 300_000
+"""What a cluster told of its devices longer ago than this says nothing of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What work of ours holds on the nodes of a cluster.
+
+    Attributes:
+        gpus: Held thousandths of devices; those of which nothing is held may be left out.
+        mig: MIG instances in use, by device.
+        kept: Devices kept for a reservation.
+        nodes: Used percent of CPU or memory, the greater, of nodes where anything of ours runs.
+    """
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    mig: Mapping[str, int] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+    nodes: Mapping[UUID, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Places for work on a node: its devices, or the node itself where it has none.
+
+    Attributes:
+        total: All that count.
+        used: Those with work on them, by whomever.
+        available: Those that new work may have; one that is shared may be used and available.
+    """
+
+    total: int
+    used: int
+    available: int
+
+
+def is_schedulable(node: Node) -> bool:
+    """Return whether new work may start on a node: ready, counted, and cordoned nowhere."""
+    return (
+        node.present
+        and node.ready
+        and not node.cordoned
+        and not node.details.unschedulable
+        and node.details.is_counted
+    )
+
+
+def compute_used_percent(gpu: Gpu, held: Held, now: int) -> int:
+    """Return how much of a device is given away: by us, or by whomever where its cluster tells."""
+    ours = -(-held.gpus.get(gpu.gpu_id, 0) // 10)
+    cut = held.mig.get(gpu.gpu_id, 0)
+    if cut:
+        ours = max(ours, min(100, 100 * cut // max(1, len(gpu.mig_instances))))
+    if gpu.used_percent is None or gpu.used_at is None or now - gpu.used_at > USED_LATE_MS:
+        return ours
+    return max(ours, gpu.used_percent)
+
+
+def compute_workers(node: Node, held: Held, *, threshold_percent: int, now: int) -> Workers:
+    """Return the places for work on a node.
+
+    Args:
+        node: With its devices.
+        held: What work of ours holds there.
+        threshold_percent: A place that is given away so far or farther is not available.
+        now: What the cluster told long before it does not count.
+
+    Source:
+        The cluster service's design document, 4.1.2 (the three columns) and 7.4.2 (the threshold).
+    """
+    if not node.details.is_counted:
+        return Workers(0, 0, 0)
+    schedulable = is_schedulable(node)
+    gpus = [gpu for gpu in node.gpus if gpu.present]
+    if not gpus:
+        percent = held.nodes.get(node.id)
+        free = schedulable and (percent or 0) < threshold_percent
+        return Workers(1, int(percent is not None), int(free))
+    percents = {gpu.gpu_id: compute_used_percent(gpu, held, now) for gpu in gpus}
+    available = sum(
+        schedulable
+        and gpu.healthy
+        and gpu.gpu_id not in held.kept
+        and percents[gpu.gpu_id] < threshold_percent
+        for gpu in gpus
+    )
+    return Workers(len(gpus), sum(percent > 0 for percent in percents.values()), available)
 
 
 CONTROL_PLANE_KEYS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")

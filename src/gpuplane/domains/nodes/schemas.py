@@ -19,6 +19,8 @@ class GpuOut(Body):
     healthy: bool
     message: str
     numa: int | None
+    used_percent: int
+    """How much of it is given away: by work here, or by whomever where HAMi's metrics tell."""
     mig_enabled: bool
     mig_instances: list[str]
     """`profile@first memory slice` of each instance."""
@@ -74,6 +76,10 @@ class NodeOut(Body):
     """False for a node of the control plane where its cluster does not use those."""
     total_workers: int
     """Devices that work may have; 1 for a node without."""
+    used_workers: int
+    """Those with work on them, by whomever."""
+    available_workers: int
+    """Those that new work may have: given away less than the threshold, healthy, not reserved."""
     threads_per_core: int | None
     core_count: int | None
     hardware_info: dict[str, Any]

@@ -1,6 +1,6 @@
 """Use cases of nodes: take in what a backend sees, and the operator's marks."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -19,15 +19,29 @@ from gpuplane.domains.nodes.rules import (
     GPU_FACTS,
     MASTER,
     Gpu,
+    Held,
     InventoryChanges,
     Node,
+    Workers,
     compare_gpu,
     compare_node,
     compute_shapes,
+    compute_used_percent,
+    compute_workers,
     differs,
+    is_schedulable,
 )
 
-__all__ = ["Gpu", "InventoryChanges", "Node"]
+__all__ = [
+    "Gpu",
+    "Held",
+    "InventoryChanges",
+    "Node",
+    "Workers",
+    "compute_used_percent",
+    "compute_workers",
+    "is_schedulable",
+]
 
 
 def sync_inventory(
@@ -74,6 +88,16 @@ def sync_inventory(
 def note_synced(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
     """Say that the nodes of a cluster were compared as a whole, changed or not."""
     repository.touch_synced(session, cluster_id, now)
+
+
+def note_used(
+    session: WriteSession, cluster_id: ClusterId, used: Mapping[str, int], now: int
+) -> None:
+    """Store how much of each device its cluster says is given away, and that it told so.
+
+    Nothing here is scheduled by it: a look that finds other numbers wakes nobody.
+    """
+    repository.update_used(session, cluster_id, used, now)
 
 
 def list_nodes(session: ReadSession, cluster_id: ClusterId | None = None) -> tuple[Node, ...]:

@@ -72,6 +72,9 @@ class GpuRow(Base):
     numa: Mapped[int | None]
     mig_enabled: Mapped[bool] = mapped_column(default=False)
     mig_instances: Mapped[list[Any]] = mapped_column(Json)
+    used_percent: Mapped[int | None] = mapped_column(Integer)
+    """How much of it its cluster says is given away, by whomever; None where nothing tells."""
+    used_at: Mapped[int | None]
     # The profiles that the device reports, where it does.
     mig_table: Mapped[list[Any] | None] = mapped_column(Json)
     updated_at: Mapped[int]

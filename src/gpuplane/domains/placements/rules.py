@@ -243,6 +243,19 @@ class Capacity:
     ephemeral_mib: tuple[int, int]
 
 
+def used_percent(node: NodeGuard) -> int:
+    """Return how much of a node's CPU or memory is held, the greater: at least 1 of any."""
+    shares = [
+        -(-100 * used // total)
+        for used, total in (
+            (node.cpu_milli_used, node.cpu_milli),
+            (node.memory_mib_used, node.memory_mib),
+        )
+        if total
+    ]
+    return max(shares, default=0)
+
+
 def compute_capacity(nodes: Sequence[NodeGuard], devices: Iterable[DeviceGuard]) -> Capacity:
     """Return what the guards of a cluster's nodes and devices add up to."""
     models: dict[str, ModelCapacity] = {}

@@ -19,6 +19,7 @@ from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
 from gpuplane.kube.errors import KubeError
+from gpuplane.loops.clusters.collecting import Collector
 from gpuplane.loops.clusters.health import check
 from gpuplane.loops.clusters.tools import ClusterTools
 
@@ -57,6 +58,7 @@ class ClustersLoop:
         self.period_s = self._settings.period_s
         self._clients: dict[ClusterId, tuple[int, KubeClient]] = {}
         self._looks: dict[ClusterId, asyncio.Task[None]] = {}
+        self._collector = Collector(tools)
 
     async def run_once(self) -> bool:
         """Begin a look at each cluster that is due, and wait no longer than one may take."""
@@ -130,6 +132,7 @@ class ClustersLoop:
             await self._note(cluster, "It cannot be looked at; the log of this server says why.")
         else:
             await self._note(cluster, None, found)
+            await self._collector.collect(client, cluster, self._settings.call_s)
 
     async def _client(self, cluster: Cluster, number: int) -> KubeClient:
         known = self._clients.get(cluster.id)

@@ -43,6 +43,8 @@ from gpuplane.kit.targets import parse_target
 router = APIRouter()
 
 REGISTRATIONS = "registrations"
+DEPLOYMENTS = "deployments"
+"""The limits of 5.1 of the design document: what reaches out to a cluster, what deploys there."""
 KEY_BYTES = 32
 DRAIN_WAIT_S = 3_600
 HINT_CHARS = 11
@@ -236,6 +238,7 @@ async def delete_cluster(
 
 @router.post("/clusters/{cluster}/addons/{addon}/adoption", status_code=202)
 @requires(Permission.CLUSTER_MANAGE)
+@rate_limited(DEPLOYMENTS)
 async def adopt_addon(
     call: CallDep, cluster: ClusterName, addon: Annotated[str, Path(max_length=63)]
 ) -> RegistrationOut:

@@ -42,6 +42,7 @@ CountOffers = Callable[[ReadSession, ClusterId], int]
 """Says how many jobs are in a cluster's hands; jobs know, and are told of by the root."""
 KUBERNETES = "kubernetes"
 MAX_NAME_CHARS = 63
+METRICS_STATUS_CHARS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,13 @@ def note_look(
             said = f"{check.kind} of {cluster.name} is {check.verdict}. {check.message}".strip()
             data = {"kind": check.kind, "verdict": check.verdict, "before": before[check.kind]}
             announce(session, cluster, "cluster.health_changed", said, now, data=data)
+
+
+def note_metrics(
+    session: WriteSession, cluster_id: ClusterId, status: str, now: int | None
+) -> None:
+    """Store what became of collecting a cluster's metrics; None for an instant: none came."""
+    repository.set_metrics(session, cluster_id, status[:METRICS_STATUS_CHARS], now)
 
 
 def note_addon(session: WriteSession, status: AddonStatus) -> None:

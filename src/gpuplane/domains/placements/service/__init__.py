@@ -31,6 +31,7 @@ from gpuplane.domains.placements.service.reading import (
     held_by_jobs,
     list_for_jobs,
     list_open,
+    load_held,
     reserved_devices,
 )
 from gpuplane.domains.placements.service.repartitions import (
@@ -83,6 +84,7 @@ __all__ = [
     "list_open",
     "list_repartitions",
     "list_reservations",
+    "load_held",
     "mark_busy",
     "mark_idle",
     "model_named",

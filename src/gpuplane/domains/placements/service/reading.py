@@ -12,6 +12,7 @@ from gpuplane.core.ids import (
     ReservationId,
 )
 from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.nodes.service import Held
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
     Allocation,
@@ -19,6 +20,7 @@ from gpuplane.domains.placements.rules import (
     compute_capacity,
     device_faults,
     node_faults,
+    used_percent,
 )
 from gpuplane.domains.placements.service.following import changes_of
 from gpuplane.domains.usage import service as usage
@@ -54,6 +56,22 @@ def reserved_devices(session: ReadSession, cluster_id: ClusterId) -> dict[GpuId,
         for guard in repository.list_device_guards(session, cluster_id)
         if guard.reservation_id is not None
     }
+
+
+def load_held(session: ReadSession, cluster_id: ClusterId) -> Held:
+    """Return what work holds on the devices and nodes of a cluster, by the guards."""
+    devices = repository.list_device_guards(session, cluster_id)
+    nodes = repository.list_node_guards(session, cluster_id)
+    return Held(
+        gpus={each.gpu_id: each.allocated_milli for each in devices if each.allocated_milli},
+        mig={
+            each.gpu_id: each.allocated_mig_mask.bit_count()
+            for each in devices
+            if each.allocated_mig_mask
+        },
+        kept=frozenset(each.gpu_id for each in devices if each.reservation_id is not None),
+        nodes={each.node_id: percent for each in nodes if (percent := used_percent(each))},
+    )
 
 
 def get_capacity(session: ReadSession, cluster_id: ClusterId) -> Capacity:

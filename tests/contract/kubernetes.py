@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.names import CLUSTER
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.kit.clock import SystemClock
@@ -33,6 +34,7 @@ class KubernetesFactory:
         self.home = folder / "home"
         self.cluster_id = str(new_id())
         self._connection = connection
+        self.charts: ChartTools | None = None
         self._backend: KubernetesBackend | None = None
 
     async def open(self) -> KubernetesBackend:
@@ -45,7 +47,7 @@ class KubernetesFactory:
         client = KubeClient(self._connection)
         await ensure_process_node(client)
         self._backend = KubernetesBackend(
-            client, self.cluster_id, self.home, SystemClock(), settings
+            client, self.cluster_id, self.home, SystemClock(), settings, self.charts
         )
         await self._backend.open()
         return self._backend

@@ -274,6 +274,23 @@ class SecretReference:
 
 
 @dataclass(frozen=True, slots=True)
+class ChartRequest:
+    """A Helm chart and the values it is given.
+
+    Args:
+        name: A chart of the repository, of the server's own folder of charts, an `oci://` address,
+            or `./folder` in the working directory.
+        repo: The repository's https address; empty for none.
+        version: Exactly this one; empty only for charts in folders.
+    """
+
+    name: str
+    repo: str = ""
+    version: str = ""
+    values: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
     """What runs.
 
@@ -297,6 +314,7 @@ class Execution:
     grace_s: int = 30
     seed: int | None = None
     simulated: "SimulatedBehaviour | None" = None
+    chart: ChartRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuplane.backends.interface import Backend
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.settings import KubernetesSettings, VolumeSource
 from gpuplane.backends.local.backend import LocalBackend
 from gpuplane.backends.local.settings import LocalSettings
@@ -26,8 +27,19 @@ log = logging.getLogger("gpuplane.backends")
 class BackendRegistry:
     """The backends of this process, by the cluster they serve."""
 
-    def __init__(self, home: Path, clock: Clock, seed: int, local: LocalSettings) -> None:
-        """Make an empty registry for a home folder; `local` says what jobs here may leave."""
+    def __init__(
+        self,
+        home: Path,
+        clock: Clock,
+        seed: int,
+        local: LocalSettings,
+        charts: ChartTools | None = None,
+    ) -> None:
+        """Make an empty registry for a home folder.
+
+        `local` says what jobs here may leave, `charts` what Helm charts need.
+        """
+        self._charts = charts
         self._local = local
         self._home = home
         self._clock = clock
@@ -94,6 +106,7 @@ class BackendRegistry:
                 self._home,
                 self._clock,
                 kubernetes_settings(cluster),
+                self._charts,
             )
             self._marks[cluster.id] = wanted[cluster.id]
 

@@ -26,8 +26,9 @@ class ClusterSettings:
         300.0, "seconds", "how long an open breaker lets nothing through", within=(1, 86_400)
     )
     helm: str = setting(
-        "", "path or name of the binary", "what installs add-ons and charts of jobs; without it none is installed"
-    )
+        "", "path or name of the binary",
+        "what installs add-ons and charts of jobs; without it none is installed",
+    )  # fmt: skip
     charts: str = setting(
         "", "folder", "charts as <name>-<version>.tgz, taken before the network's"
     )
@@ -43,7 +44,7 @@ class ClusterSettings:
         within=(0.05, 3_600),
     )  # fmt: skip
     hami_scheduler_port: int = setting(
-        31_993, "TCP port", "where HAMi's scheduler tells its metrics", within=(1, 65_535)
+        31_993, "node port", "where HAMi's scheduler tells its metrics", within=(30_000, 32_767)
     )
     hami_utilization_threshold: int = setting(
         80, "percent", "a GPU that is given away so far counts as not available", within=(1, 100)

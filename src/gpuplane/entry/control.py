@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuplane import __version__
 from gpuplane.api.app import create_app
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
@@ -20,6 +21,7 @@ from gpuplane.entry.assembling import Parts, make_dependencies, make_loops, owne
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.firststart import ensure_first_start
 from gpuplane.entry.home import Home
+from gpuplane.entry.pipelines import words
 from gpuplane.entry.refusals import CannotStart, database_refusals
 from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock, SystemClock
@@ -136,6 +138,11 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
             clock,
             settings.scheduling.seed,
             LocalSettings(**dataclasses.asdict(settings.local)),
+            ChartTools(
+                settings.clusters.helm,
+                settings.clusters.charts,
+                words(settings.clusters.chart_sources),
+            ),
         ),
         runner=LoopRunner(clock),
         registry=CollectorRegistry(),

@@ -171,6 +171,11 @@ class Helm:
         ended = await self._run(arguments, READ_TIMEOUT_S, values)
         return ended.stdout.decode("utf-8", "replace")
 
+    async def show_chart(self, chart: Chart) -> str:
+        """Return the `Chart.yaml` of a chart, as YAML; asks no cluster."""
+        ended = await self._run(["show", "chart", *chart.arguments()], READ_TIMEOUT_S)
+        return ended.stdout.decode("utf-8", "replace")
+
     async def upgrade_install(
         self,
         name: str,
@@ -325,6 +330,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("asked for the client to provide credentials", "Unauthorized"),
     ("unauthorized", "Unauthorized"),
     ("cluster unreachable", "Unreachable"),
+    # Before the words of the way there: it is the chart's repository that is out of reach.
+    ("is not a valid chart repository", "ChartNotAvailable"),
+    ("failed to fetch", "ChartNotAvailable"),
+    ("failed to do request", "ChartNotAvailable"),
     ("connection refused", "Unreachable"),
     ("is forbidden", "Forbidden"),
     ("forbidden:", "Forbidden"),
@@ -337,12 +346,9 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("ensure crds are installed first", "NoSuchKind"),
     ("release: not found", "NotThere"),
     ("no such host", "ChartNotAvailable"),
-    ("is not a valid chart repository", "ChartNotAvailable"),
     ("not found in", "ChartNotAvailable"),
-    ("failed to fetch", "ChartNotAvailable"),
     ("failed to download", "ChartNotAvailable"),
     ("failed to authorize", "ChartNotAvailable"),
-    ("failed to do request", "ChartNotAvailable"),
     ("no such file or directory", "ChartNotAvailable"),
     ("chart.yaml file is missing", "ChartNotAvailable"),
     ('path "', "ChartNotAvailable"),

@@ -25,6 +25,7 @@ from gpuplane.backends.interface import (
 )
 from gpuplane.backends.kubernetes import starting
 from gpuplane.backends.kubernetes.archive import LogArchive
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID
@@ -36,6 +37,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_evict,
     decide_forget,
 )
+from gpuplane.backends.kubernetes.releasing import Releases
 from gpuplane.backends.kubernetes.served import Served, read_classes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import Settler, delete_main
@@ -71,6 +73,7 @@ class KubernetesBackend:
         home: The product's home; archived logs lie below it.
         clock: Tells when something was observed.
         settings: Limits and habits.
+        charts: What jobs with Helm charts need on this server; without it they are refused.
     """
 
     kind = "kubernetes"
@@ -82,6 +85,7 @@ class KubernetesBackend:
         home: Path,
         clock: Clock,
         settings: KubernetesSettings | None = None,
+        charts: ChartTools | None = None,
     ) -> None:
         self.client = client
         self.cluster_id = cluster_id
@@ -95,6 +99,15 @@ class KubernetesBackend:
         self._tails = LogTails(client, self._archive, self.settings.log_followers, self._output.set)
         space = self.settings.records_namespace
         self._records = RecordStore(client, self._view, cluster_id, space)
+        self._releases = Releases(
+            client,
+            self._records,
+            cluster_id,
+            self.settings,
+            charts or ChartTools(),
+            home / "kubernetes" / "helm",
+            clock.now_ms,
+        )
         self._settler = Settler(
             client,
             self._view,
@@ -105,6 +118,7 @@ class KubernetesBackend:
             cluster_id,
             self._is_silent,
             self.forget,
+            self._releases.uninstall,
         )
         self._watch = ClusterWatch(
             client,
@@ -146,6 +160,7 @@ class KubernetesBackend:
                 with contextlib.suppress(asyncio.CancelledError, BackendError):
                     await task
         await self._settler.stop()
+        await self._releases.stop()
         await self._tails.stop()
         await self._watch.stop()
         await self.client.close()
@@ -197,6 +212,10 @@ class KubernetesBackend:
         lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
         async with lock:
             with starting.told():
+                if plan.execution.chart is not None:
+                    await self._releases.ensure(plan, secrets)
+                    self._note_change()
+                    return
                 await starting.ensure_started(
                     self.client,
                     self._records,
@@ -297,7 +316,12 @@ class KubernetesBackend:
         try:
             with starting.told():
                 done = await self.client.exec(
-                    pod.metadata.name, pod.metadata.namespace, "main", command, stdin, timeout_s
+                    pod.metadata.name,
+                    pod.metadata.namespace,
+                    pod.container_name,
+                    command,
+                    stdin,
+                    timeout_s,
                 )
         except Unavailable as error:
             if "Timeout" not in error.message:
@@ -361,7 +385,10 @@ class KubernetesBackend:
             await self.client.delete(
                 POD, metadata["name"], record.namespace, uid=metadata["uid"], grace_s=grace_s
             )
-        await self.client.delete(starting.kind_named(record.kind), record.name, record.namespace)
+        # A release is taken away by Helm, which the settler waits for; its pods are ended now.
+        if not record.is_release:
+            kind = starting.kind_named(record.kind)
+            await self.client.delete(kind, record.name, record.namespace)
 
     def _ranks(self, attempt_id: AttemptId) -> dict[int, Pod]:
         sight = self._view.sight(attempt_id)

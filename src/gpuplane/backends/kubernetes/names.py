@@ -26,6 +26,11 @@ GPU_IDS = f"{PREFIX}gpu-ids"
 PLACEMENTS = f"{PREFIX}placements"
 """On a workload of several nodes: JSON of rank to node and GPUs, for the gate of each pod."""
 
+RELEASE = f"{PREFIX}release"
+"""On the object that a Helm release hangs on; its value is the release's name."""
+PART = f"{PREFIX}part"
+"""On what a chart makes, its pods among them: what each is in its job, see `manifests/charts`."""
+
 TENANT = f"{PREFIX}tenant"
 PLACEMENT_GATE = f"{PREFIX}placement"
 

@@ -15,7 +15,7 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.manifests.services import url_of
-from gpuplane.backends.kubernetes.records import NEVER, STARTED, Outcome, Record
+from gpuplane.backends.kubernetes.records import LASTING, NEVER, STARTED, Outcome, Record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
@@ -89,6 +89,9 @@ def pods_by_rank(sight: Sight) -> dict[int, Pod]:
 def rank_of(pod: Pod) -> int | None:
     """Return the rank of a pod, None while it has none."""
     labels = pod.metadata.labels
+    if names.PART in labels:  # an indexed Job of a chart numbers its pods for itself
+        told = labels.get(names.RANK, "")
+        return int(told) if told.isdigit() else None
     text = labels.get(names.RANK) or labels.get(names.INDEX)
     text = text or pod.metadata.annotations.get(names.INDEX)
     return int(text) if text is not None and text.isdigit() else None
@@ -133,7 +136,8 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     stopping = bool(record.evict_reason)
     if pod is None:
         phase = Phase.STOPPING if stopping else Phase.STARTING
-        return _blank(record.ref, rank, phase, _main_trouble(sight.main))
+        trouble = _main_trouble(sight.main) or _trouble_of_others(sight, None)
+        return _blank(record.ref, rank, phase, trouble)
     container = pod.main
     running = container.state.running if container is not None else None
     started = _started_at(pod)
@@ -147,20 +151,47 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
         ending = stopping or bool(pod.metadata.deletion_timestamp)
         phase, message = (Phase.STOPPING if ending else Phase.STARTING), causes.why_waiting(pod)
     has_url = record.port is not None and phase is Phase.RUNNING
-    url = url_of(record.name, record.namespace, record.port or 0) if has_url else None
+    service = record.service or record.name
+    url = url_of(service, record.namespace, record.port or 0) if has_url else None
+    ready = container.ready if container is not None and record.port is not None else None
+    if record.is_release:
+        message = message or _trouble_of_others(sight, pod)
+        ready = all(_is_well(each) for each in _there(sight))
     return ReplicaObservation(
         ref=record.ref,
         rank=rank,
         phase=phase,
         started_at=started,
         message=message,
-        ready=container.ready if container is not None and record.port is not None else None,
+        ready=ready,
         port=record.port,
         url=url,
         restart_count=container.restart_count if container is not None else 0,
         node_name=pod.spec.node_name,
         gpu_ids=gpus_of(pod),
     )
+
+
+def _there(sight: Sight) -> list[Pod]:
+    return [pod for pod in sight.pods if pod.metadata.uid not in sight.gone]
+
+
+def _is_well(pod: Pod) -> bool:
+    """Return whether a pod of a release does what it should: it is ready, or has done its work."""
+    statuses = pod.status.container_statuses
+    if pod.status.phase == "Succeeded":
+        return True
+    return bool(statuses) and all(each.ready for each in statuses)
+
+
+def _trouble_of_others(sight: Sight, pod: Pod | None) -> str:
+    """Return why the first of a release's other pods does not run, empty where all do."""
+    if not sight.record.is_release:
+        return ""
+    for each in sorted(_there(sight), key=lambda one: one.metadata.name):
+        if each is not pod and not each.is_over and (why := causes.why_waiting(each)):
+            return f"{each.metadata.name}: {why}"
+    return ""
 
 
 def gpus_of(pod: Pod) -> tuple[GpuId, ...]:
@@ -209,7 +240,7 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     record = sight.record
     if record.fate != STARTED or record.is_over:
         return {}
-    if _is_held_back(sight):
+    if _is_held_back(sight) or _is_going(sight):
         return {}
     by_rank = pods_by_rank(sight)
     found: dict[int, Outcome] = {}
@@ -229,7 +260,7 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
 
 def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | None:
     record, main = sight.record, sight.main
-    if record.kind == "Deployment" and not record.evict_reason:
+    if record.kind in LASTING and not record.evict_reason:
         return None  # its pods come again
     container = pod.main
     ended = container.state.terminated if container is not None else None
@@ -273,6 +304,14 @@ def _is_held_back(sight: Sight) -> bool:
     """Return whether a workload waits for its quota: Kueue suspends what it takes back again."""
     main = sight.main
     return main is not None and main.spec.suspend and not sight.record.evict_reason
+
+
+def _is_going(sight: Sight) -> bool:
+    """Return whether something of an evicted release is there: pods without a rank run too."""
+    record = sight.record
+    if not (record.is_release and record.evict_reason):
+        return False
+    return sight.main is not None or any(not pod.is_over for pod in _there(sight))
 
 
 def _awaits_verdict(sight: Sight, pod: Pod) -> bool:

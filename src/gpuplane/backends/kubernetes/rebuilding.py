@@ -19,7 +19,7 @@ from gpuplane.core.workloads import JobSpec
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET
 
-OURS = {"app.kubernetes.io/managed-by": "gpuplane"}
+OURS = "app.kubernetes.io/managed-by=gpuplane"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ async def list_running(client: KubeClient, records_namespace: str) -> list[Found
         for each in kept
         if (record := read_record(each.get("data"))) is not None
     }
-    kinds = [JOB, DEPLOYMENT]
+    kinds = [(JOB, OURS), (DEPLOYMENT, OURS), (CONFIG_MAP, f"{OURS},{names.RELEASE}")]
     if await client.resolve(JOB_SET) is not None:
-        kinds.append(JOB_SET)
+        kinds.append((JOB_SET, OURS))
     found = []
-    for kind in kinds:
-        for main in await client.list(kind, labels=OURS):
+    for kind, labels in kinds:
+        for main in await client.list(kind, labels=labels):
             attempt_id = (main["metadata"].get("labels") or {}).get(names.ATTEMPT_ID, "")
             attempt = read_attempt(main, records.get(attempt_id))
             if attempt is not None:

@@ -23,6 +23,11 @@ FORMAT = 1
 KEY = "record"
 """The key of the ConfigMap's data under which the record lies, as JSON."""
 
+RELEASE_KIND = "ConfigMap"
+"""The kind of a workload that is a Helm release: the object that the release hangs on."""
+LASTING = frozenset({"Deployment", RELEASE_KIND})
+"""Kinds of workloads that run until they are evicted."""
+
 ACCEPTED, STARTED, NEVER, FORGOTTEN = "accepted", "started", "never", "forgotten"
 
 
@@ -57,6 +62,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     ranks: tuple[int, ...] = ()
     port: int | None = None
+    service: str = ""
+    """The Service by which it is reached, where it has not the workload's name."""
     evict_reason: str = ""
     evict_at: int | None = None
     keeps_longer: bool = False
@@ -71,6 +78,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def ref(self) -> AttemptRef:
         """Return the name of its attempt with the epoch it was accepted at."""
         return AttemptRef(self.id, self.epoch)
+
+    @property
+    def is_release(self) -> bool:
+        """Return whether it is a Helm release."""
+        return self.kind == RELEASE_KIND
 
     @property
     def is_over(self) -> bool:
@@ -107,6 +119,7 @@ def decide_accept(
     name: str,
     ranks: Sequence[int],
     port: int | None = None,
+    service: str = "",
     keeps_longer: bool = False,
     job_id: str = "",
 ) -> Record:
@@ -133,6 +146,7 @@ def decide_accept(
         name=name,
         ranks=tuple(sorted(ranks)),
         port=port,
+        service=service,
         keeps_longer=keeps_longer,
         job_id=job_id,
     )

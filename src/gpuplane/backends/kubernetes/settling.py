@@ -6,7 +6,6 @@ it holds, so a crash or a cluster that cannot be reached only delays it.
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,9 +13,15 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.manifests.pods import placed
-from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank, rank_of
-from gpuplane.backends.kubernetes.records import FORGOTTEN, STARTED, Record, decide_settle
+from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank
+from gpuplane.backends.kubernetes.placing import plan_places
+from gpuplane.backends.kubernetes.records import (
+    FORGOTTEN,
+    LASTING,
+    STARTED,
+    Record,
+    decide_settle,
+)
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 from gpuplane.backends.kubernetes.sweeping import (
@@ -31,11 +36,19 @@ from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
-from gpuplane.kube.kinds import DEPLOYMENT, JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, POD
+from gpuplane.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    JOB_SET,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+)
 
 log = logging.getLogger("gpuplane.kubernetes")
 
-KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT}
+KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT, "ConfigMap": CONFIG_MAP}
+"""Of workloads by the word in their record; a ConfigMap is what a Helm release hangs on."""
 
 LOOK_S = 5.0
 """How often what time alone changes is looked at: well within the 30 s for zombies."""
@@ -57,12 +70,14 @@ class Settler:
         cluster_id: str,
         is_silent: Callable[[], bool],
         forget: Callable[[AttemptRef], Awaitable[None]],
+        uninstall: Callable[[Record], Awaitable[None]],
     ) -> None:
         """Make the settler; nothing is done before `run`, and none of it while `is_silent`.
 
         What a cluster that fell silent does not show may be there all the same. `forget` is the
-        verb of the backend.
+        verb of the backend, `uninstall` takes a Helm release away.
         """
+        self._uninstall = uninstall
         self._is_silent = is_silent
         self._forget = forget
         self._client = client
@@ -163,8 +178,7 @@ class Settler:
         if record.fate == STARTED and not record.is_over:
             if compute_outcomes(sight, now):
                 return True
-            waiting = self._waiting(attempt_id)
-            if waiting and sight.main is not None:
+            if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
             return any(
                 pod.metadata.deletion_timestamp and not self._tails.is_following(attempt_id, rank)
@@ -175,18 +189,28 @@ class Settler:
             )
         return self._overdue(record, sight.main, now)
 
-    def _waiting(self, attempt_id: AttemptId) -> list[Pod]:
-        return [
-            pod
-            for pod in self._view.pods(attempt_id)
-            if not pod.metadata.deletion_timestamp
-            and any(gate.name == names.PLACEMENT_GATE for gate in pod.spec.scheduling_gates)
-        ]
+    def _places(self, attempt_id: AttemptId) -> list[tuple[Pod, dict[str, Any]]]:
+        """Return the patches of waiting pods that have a place now; none once it was evicted."""
+        record, main = self._view.record(attempt_id), self._view.main(attempt_id)
+        if main is None or record is None or record.fate != STARTED or record.evict_reason:
+            return []
+        return plan_places(main, self._view.pods(attempt_id))
+
+    def _is_to_uninstall(self, attempt_id: AttemptId) -> bool:
+        record, main = self._view.record(attempt_id), self._view.main(attempt_id)
+        if record is None or main is None or not record.evict_reason:
+            return False
+        gone = bool(main.metadata.deletion_timestamp)
+        return record.is_release and record.fate == STARTED and not gone
 
     async def _settle(self, attempt_id: AttemptId) -> None:
         try:
             async with self._limit:
                 await self._place(attempt_id)
+                if self._is_to_uninstall(attempt_id):
+                    record = self._view.record(attempt_id)
+                    assert record is not None
+                    await self._uninstall(record)
                 await self._save_logs(attempt_id)
                 await self._record_ends(attempt_id)
                 await self._clean(attempt_id)
@@ -195,28 +219,7 @@ class Settler:
             await self._clock.sleep(1.0)
 
     async def _place(self, attempt_id: AttemptId) -> None:
-        main = self._view.main(attempt_id)
-        waiting = self._waiting(attempt_id)
-        if main is None or not waiting:
-            return
-        places: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
-        taken = {rank_of(pod) for pod in self._view.pods(attempt_id) if not pod.is_over}
-        for pod in waiting:
-            rank = rank_of(pod)
-            labels: dict[str, str] = {}
-            if rank is None:  # the pods of a Deployment are all alike until they are told apart
-                free = sorted(int(each) for each in places if int(each) not in taken)
-                if not free:
-                    continue
-                rank = free[0]
-                taken.add(rank)
-                labels = {names.RANK: str(rank)}
-            place = places.get(str(rank))
-            if place is None:
-                continue
-            patch = placed(place, pod.metadata.resource_version, pod.metadata.uid)
-            if labels:
-                patch["metadata"]["labels"] = labels
+        for pod, patch in self._places(attempt_id):
             try:
                 await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
             except (NotThere, Conflict) as error:
@@ -253,7 +256,7 @@ class Settler:
             return main is not None or now - record.at > self._settings.forgotten_s * 1000
         if not record.is_over or main is None:
             return False
-        if record.fate != STARTED or record.evict_reason or record.kind == "Deployment":
+        if record.fate != STARTED or record.evict_reason or record.kind in LASTING:
             return True
         debug, failed = self._settings.debug_ttl_s, self._settings.failed_ttl_s
         kept_s = failed if record.failed else self._settings.finished_ttl_s

@@ -7,6 +7,11 @@ import datetime
 
 import msgspec
 
+from gpuplane.backends.kubernetes.names import CONTAINER, PART
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Annotation by which a pod of several containers says which one people mean."""
+
 
 class Reference(msgspec.Struct, gc=False):
     """Who an object belongs to."""
@@ -120,9 +125,24 @@ class Pod(msgspec.Struct):
 
     @property
     def main(self) -> Container | None:
-        """Return the status of the job's container, None before there is one."""
-        found = [each for each in self.status.container_statuses if each.name == "main"]
+        """Return the status of the job's container, None before there is one.
+
+        A pod of a chart has the names that its author chose: the one that it says, else the first.
+        """
+        statuses = self.status.container_statuses
+        wanted = CONTAINER
+        if PART in self.metadata.labels:
+            wanted = self.metadata.annotations.get(DEFAULT_CONTAINER, CONTAINER)
+        found = [each for each in statuses if each.name == wanted]
+        if not found and PART in self.metadata.labels:
+            found = statuses[:1]
         return found[0] if found else None
+
+    @property
+    def container_name(self) -> str:
+        """Return the name of the job's container."""
+        main = self.main
+        return main.name if main is not None else CONTAINER
 
 
 class WorkloadSpec(msgspec.Struct):

@@ -144,7 +144,7 @@ async def ensure_started(
         return
     kind, name = kind_named(record.kind), record.name
     if record.fate == ACCEPTED:
-        main = await _make(client, plan, workload, secrets, cluster_id)
+        main = await make(client, plan, workload, secrets, cluster_id)
         failpoint("kubernetes.ensure.made")
         try:
             await records.change(
@@ -159,10 +159,10 @@ async def ensure_started(
         if found is None:
             return  # it was started, and what became of it is seen by observe
         main = found
-    await _release(client, workload, main)
+    await release(client, workload, main)
 
 
-async def _make(
+async def make(
     client: KubeClient,
     plan: AttemptPlan,
     workload: Workload,
@@ -179,7 +179,9 @@ async def _make(
     kept = {k: v for k, v in labels.items() if k not in (names.ATTEMPT_ID, names.ATTEMPT)}
     kept.pop(names.EPOCH, None)
     for name, spec in workload.claims:
-        own = name == names.checkpoint_claim_name(plan.job_id)
+        # The claims of a chart are its job's own; the named volumes of a tenant are its data.
+        is_chart = names.RELEASE in workload.main["metadata"]["labels"]
+        own = is_chart or name == names.checkpoint_claim_name(plan.job_id)
         marks = {k: v for k, v in kept.items() if own or k != names.JOB_ID}
         # Made once and never changed: what a claim asks for cannot be.
         with contextlib.suppress(AlreadyThere):
@@ -213,7 +215,7 @@ async def _apply(client: KubeClient, obj: Mapping[str, Any]) -> dict[str, Any]:
         return await client.apply(obj)
 
 
-async def _release(client: KubeClient, workload: Workload, main: Mapping[str, Any]) -> None:
+async def release(client: KubeClient, workload: Workload, main: Mapping[str, Any]) -> None:
     """Let a workload go, this very object as it was read; look again where it changed."""
     kind = kind_named(main["kind"])
     name, namespace = main["metadata"]["name"], main["metadata"]["namespace"]

@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import cast
 
-from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.archive import LogArchive, RankLog
 from gpuplane.backends.kubernetes.shapes import Pod
 from gpuplane.core.ids import AttemptId
@@ -115,7 +114,7 @@ class LogTails:
         data = await self._client.read_log(
             pod.metadata.name,
             pod.metadata.namespace,
-            names.CONTAINER,
+            pod.container_name,
             since_s=age_s,
             timestamps=True,
             limit_bytes=target.max_bytes,
@@ -132,7 +131,7 @@ class LogTails:
         stream = self._client.follow_log(
             pod.metadata.name,
             pod.metadata.namespace,
-            names.CONTAINER,
+            pod.container_name,
             since=_since(target),
             timestamps=True,
         )

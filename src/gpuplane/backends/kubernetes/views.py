@@ -83,6 +83,8 @@ class ClusterView:
         """Note a workload as it is now; the Job of a JobSet is a part of one, and is none."""
         if any(owner.kind == "JobSet" for owner in main.metadata.owner_references):
             return
+        if names.PART in main.metadata.labels:  # of a chart: its release stands for all of it
+            return
         attempt_id = attempt_of(main.metadata.labels)
         if attempt_id is not None:
             self._mains[attempt_id] = main

@@ -72,6 +72,7 @@ class ClusterWatch:
         )
         self.pods.on_change(self._on_pod)
         self._mains = [self._main_informer(kind) for kind in (JOB, DEPLOYMENT)]
+        self._mains.append(self._main_informer(CONFIG_MAP, f"{self._labels},{names.RELEASE}"))
         self._states: dict[str, NodeState] = {}
 
     @property
@@ -115,13 +116,18 @@ class ClusterWatch:
         """Return every node, by name."""
         return sorted(self.nodes.items(), key=lambda node: node.name)
 
-    def _main_informer(self, kind: Kind) -> Informer[Main]:
+    def _main_informer(self, kind: Kind, labels: str = "") -> Informer[Main]:
         def named(main: Main) -> Main:
             main.kind = kind.kind  # the items of a list do not say it
             return main
 
         informer: Informer[Main] = Informer(
-            self._client, kind, labels=self._labels, decode=Main, convert=named, clock=self._clock
+            self._client,
+            kind,
+            labels=labels or self._labels,
+            decode=Main,
+            convert=named,
+            clock=self._clock,
         )
         informer.on_change(self._on_main)
         return informer

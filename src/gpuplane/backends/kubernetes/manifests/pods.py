@@ -117,6 +117,14 @@ def placed(plan_of_rank: Mapping[str, Any], resource_version: str, uid: str) -> 
     }
 
 
+def placed_on(node_names: Sequence[str], resource_version: str, uid: str) -> dict[str, Any]:
+    """Return the merge patch that lets a waiting pod go to whichever of these nodes."""
+    return {
+        "metadata": {"uid": uid, "resourceVersion": resource_version},
+        "spec": {"schedulingGates": None, **_affinity(*node_names)},
+    }
+
+
 def placements_of(plan: AttemptPlan) -> dict[str, dict[str, Any]]:
     """Return the place of each rank, as it is kept on the workload for the gates of its pods."""
     return {
@@ -129,10 +137,15 @@ def _hints(plan: AttemptPlan, replica: ReplicaPlan) -> dict[str, str]:
     return compute_claim(plan.resources, replica.gpu_ids).annotations
 
 
-def _affinity(node_name: str) -> dict[str, Any]:
-    """Return the affinity to one node: the scheduler still binds, and refuses what cannot be."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node_name]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+def _affinity(*node_names: str) -> dict[str, Any]:
+    """Return the affinity to nodes: the scheduler still binds, and refuses what cannot be."""
+    # A term may name one node only (API validation); terms are alternatives.
+    terms = {
+        "nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [each]}]}
+            for each in node_names
+        ]
+    }
     affinity = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     return {"affinity": {"nodeAffinity": affinity}}
 

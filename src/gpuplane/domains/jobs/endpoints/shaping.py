@@ -15,6 +15,7 @@ from gpuplane.domains.jobs.schemas import (
 )
 from gpuplane.domains.jobs.schemas.parts import (
     AfterBody,
+    ChartBody,
     CheckpointBody,
     ExecutionBody,
     HealthBody,
@@ -30,7 +31,7 @@ from gpuplane.domains.jobs.schemas.parts import (
     TopologyBody,
     WindowBody,
 )
-from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names, mask_sensitive
+from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names, mask_deeply, mask_sensitive
 from gpuplane.kit.clock import instant_to_text
 
 # What is stored was checked on its way in, so bodies are built without a second check.
@@ -288,6 +289,9 @@ def _execution(spec: JobSpec) -> ExecutionBody:
                 "outputs": mask_sensitive(run.simulated.outputs),
             }
         ),
+        chart=None
+        if run.chart is None
+        else ChartBody.checked(**{**_fields(run.chart), "values": mask_deeply(run.chart.values)}),
     )
 
 

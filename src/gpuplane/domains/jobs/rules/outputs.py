@@ -14,6 +14,24 @@ def mask_sensitive(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return mask_outputs(outputs, [name for name in outputs if is_sensitive_output(name)])
 
 
+def mask_deeply(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with those masked, at any depth, of which the name says that they are secret.
+
+    What is empty, or only names a Secret, stays to be seen.
+    """
+    return {name: _masked(name, value) for name, value in values.items()}
+
+
+def _masked(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return mask_deeply(value)
+    if isinstance(value, list):
+        return [_masked(name, each) for each in value]
+    if not isinstance(value, str) or not value or value == "$(GPUPLANE_SECRET)":
+        return value
+    return "********" if is_sensitive_output(name) else value
+
+
 SENSITIVE_MARKS = ("key", "token", "secret", "password", "passwd", "credential")
 
 

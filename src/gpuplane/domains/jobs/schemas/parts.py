@@ -1,5 +1,7 @@
 """The groups of fields of a job's body; each is shown as it is written."""
 
+import json
+import re
 from functools import lru_cache
 from typing import Annotated, Any
 from uuid import UUID
@@ -20,6 +22,7 @@ from gpuplane.core.workloads import (
 from gpuplane.domains.jobs.schemas.values import (
     MAX_AFTER,
     MAX_ARRAY,
+    MAX_CHART_VALUES,
     MAX_DATA,
     MAX_ITEMS,
     AbsolutePath,
@@ -48,6 +51,11 @@ from gpuplane.kit.problems import nearest
 
 HOST_WORDS = frozenset({"host_path", "hostPath", "source", "src", "bind", "host"})
 """What people write to mount a folder of the machine; none of it is taken."""
+
+
+_CHART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*")
+_REPO = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
+_CHART_VERSION = re.compile(r"v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]+)?")
 
 
 @lru_cache(maxsize=1)
@@ -139,6 +147,61 @@ class SimulatedBody(Body):
     """Mean utilisation of its GPUs that is measured of it; null for not measured."""
 
 
+class ChartBody(Body):
+    """A Helm chart and its values; `$(GPUPLANE_SECRET)` in one names the Secret of the job."""
+
+    name: Annotated[str, Field(min_length=1, max_length=500)]
+    repo: Annotated[str, Field(max_length=500)] = ""
+    version: Annotated[str, Field(max_length=64)] = ""
+    values: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        is_address = value.startswith("oci://")
+        plain = value.removeprefix("oci://").removeprefix("./")
+        if not _CHART.fullmatch(plain) or (".." in plain) or (is_address and "/" not in plain):
+            raise refusal(
+                f"{value[:100]!r} names no chart.",
+                "Write a name such as 'qdrant', an 'oci://host/path', or './folder' in the"
+                " working directory.",
+            )
+        return value
+
+    @field_validator("repo")
+    @classmethod
+    def _check_repo(cls, value: str) -> str:
+        if value and not _REPO.fullmatch(value):
+            raise refusal(
+                "A chart repository is reached over https, without a name or password in it.",
+                "For example 'https://charts.example.com/stable'.",
+            )
+        return value
+
+    @field_validator("version")
+    @classmethod
+    def _check_version(cls, value: str) -> str:
+        if value and not _CHART_VERSION.fullmatch(value):
+            raise refusal(
+                f"{value!r} is no exact version of a chart.", "For example '1.12.0', not a range."
+            )
+        return value
+
+    @field_validator("values")
+    @classmethod
+    def _check_size(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            size = len(json.dumps(value, allow_nan=False))
+        except (ValueError, RecursionError):
+            raise refusal("The values hold a number that JSON has not.", "Leave it out.") from None
+        if size > MAX_CHART_VALUES:
+            raise refusal(
+                f"The values take {size} characters; at most {MAX_CHART_VALUES} are kept.",
+                "Put large texts into the chart or a volume.",
+            )
+        return value
+
+
 class ExecutionBody(Body):
     """What runs."""
 
@@ -158,6 +221,7 @@ class ExecutionBody(Body):
     grace_s: Annotated[int, Field(strict=True, ge=0, le=3_600)] = 30
     seed: Integer | None = None
     simulated: SimulatedBody | None = None
+    chart: ChartBody | None = None
 
     @field_validator("command")
     @classmethod

@@ -7,6 +7,7 @@ from functools import lru_cache
 from gpuplane.core.amounts import WHOLE_GPU_MILLI, cores_to_milli, gib_to_mib
 from gpuplane.core.mig.profiles import find_models_with_profile
 from gpuplane.core.workloads import (
+    ChartRequest,
     CheckpointConfig,
     Dependency,
     DeploymentType,
@@ -116,13 +117,15 @@ def source_of(body: JobIn) -> tuple[str, str | None]:
 
 
 def _check_kind(body: JobIn) -> None:
-    if body.deployment_type in (DeploymentType.HELM, DeploymentType.MODEL):
-        what = "Helm releases" if body.deployment_type is DeploymentType.HELM else "Model endpoints"
+    if body.deployment_type is DeploymentType.MODEL:
         raise NotPartOfProduct(
-            f"{what} cannot be deployed here: no registered cluster has a part that installs them.",
+            "Model endpoints cannot be deployed here: no registered cluster has a part that"
+            " installs them.",
             field="deployment_type",
             fix="Use deployment_type process, or docker where containers run.",
         )
+    if body.deployment_type is DeploymentType.HELM or body.spec.chart is not None:
+        _check_chart(body)
     if body.deployment_type is DeploymentType.DOCKER and not body.spec.image:
         raise BadJob(
             "A container needs an image.", field="spec.image", fix="Name one, or use process."
@@ -149,6 +152,43 @@ def _check_kind(body: JobIn) -> None:
         raise BadJob(
             "A service cannot be an array.", field="array", fix="Use replicas for more copies."
         )
+
+
+def _check_chart(body: JobIn) -> None:
+    """Refuse a job that is half a Helm release."""
+    if body.spec.chart is None:
+        raise BadJob(
+            "A Helm release needs a chart.",
+            field="spec.chart",
+            fix="Name it in spec.chart, with its values.",
+        )
+    if body.deployment_type is not DeploymentType.HELM:
+        raise BadJob(
+            f"A chart is installed by Helm, and the deployment_type is {body.deployment_type}.",
+            field="spec.chart",
+            fix="Leave it out, or use deployment_type helm.",
+        )
+    if body.job_type is not JobType.SERVICE:
+        raise BadJob(
+            "A Helm release runs until it is stopped; it has no end of its own.",
+            field="job_type",
+            fix="Use job_type service.",
+        )
+    run = body.spec
+    for field, given in (
+        ("image", run.image),
+        ("command", run.command),
+        ("env", run.env),
+        ("mounts", run.mounts),
+        ("artifacts", run.artifacts),
+        ("health", run.health),
+    ):
+        if given:
+            raise BadJob(
+                "What a chart runs, its chart says.",
+                field=f"spec.{field}",
+                fix="Leave it out, and give it in spec.chart.values.",
+            )
 
 
 def _resources(body: JobIn) -> ResourceRequest:
@@ -305,7 +345,7 @@ def _placement(body: PlacementBody, job: JobIn) -> PlacementRequest:
 
 
 def _execution(body: ExecutionBody) -> Execution:
-    health, simulated = body.health, body.simulated
+    health, simulated, chart = body.health, body.simulated, body.chart
     return Execution(
         image=body.image,
         command=tuple(body.command),
@@ -341,6 +381,9 @@ def _execution(body: ExecutionBody) -> Execution:
             simulated.gpu_memory_mib,
             simulated.gpu_utilization,
         ),
+        chart=None
+        if chart is None
+        else ChartRequest(chart.name, chart.repo, chart.version, dict(chart.values)),
     )
 
 

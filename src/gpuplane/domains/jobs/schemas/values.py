@@ -25,6 +25,8 @@ MAX_ITEMS = 1_000
 MAX_TEXT = 32_768
 """Characters of one environment value, argument or line of a simulated log."""
 MAX_ENV = 1_000
+MAX_CHART_VALUES = 65_536
+"""Characters of a chart's values as JSON: they lie with the job and on its release."""
 MAX_AFTER = 1_000
 MAX_DATA = 100
 """Data sets one job names: each is a column over the nodes."""

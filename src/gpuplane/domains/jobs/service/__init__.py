@@ -3,7 +3,7 @@
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
-from gpuplane.domains.jobs.rules.outputs import mask_sensitive
+from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -325,6 +325,7 @@ __all__ = [
     "load_visible_jobs",
     "look_at",
     "look_at_gates",
+    "mask_deeply",
     "mask_sensitive",
     "next_attempt",
     "note_admission",

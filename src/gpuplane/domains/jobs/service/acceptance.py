@@ -39,7 +39,10 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
             field="cluster",
             fix="Name a simulated cluster, or have an admin grant a cluster to the tenant.",
         )
-    _check_backend(spec, candidates)
+    if spec.deployment_type is DeploymentType.HELM:
+        _check_release(candidates, is_named=cluster is not None)
+    else:
+        _check_backend(spec, candidates)
     _check_gpus(spec, candidates)
     require_room(lookups, spec, candidates)
     _check_instants(spec, now)
@@ -50,11 +53,10 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
 
 
 def _check_kind(spec: JobSpec) -> None:
-    if spec.deployment_type in (DeploymentType.HELM, DeploymentType.MODEL):
-        what = "Helm releases" if spec.deployment_type is DeploymentType.HELM else "model endpoints"
+    if spec.deployment_type is DeploymentType.MODEL:
         raise NotPartOfProduct(
-            f"{what[0].upper()}{what[1:]} cannot be deployed here: no registered cluster has a part"
-            " that installs them.",
+            "Model endpoints cannot be deployed here: no registered cluster has a part that"
+            " installs them.",
             field="deployment_type",
             fix="Use deployment_type process, or docker on a simulated cluster.",
         )
@@ -73,6 +75,31 @@ def named_cluster(usable: Sequence[Cluster], submission: Submission) -> Cluster 
         field="cluster",
         fix=f"Clusters that may be used: {names}.",
     )
+
+
+def _check_release(candidates: Sequence[Cluster], *, is_named: bool) -> None:
+    """Refuse a Helm release where none can be: it needs one cluster, and pods placed from here."""
+    able = [each for each in candidates if each.kind == "kubernetes"]
+    if not able:
+        kinds = ", ".join(f"{cluster.name} ({cluster.kind})" for cluster in candidates)
+        raise NotPartOfProduct(
+            f"deployment_type helm cannot run on {kinds}: charts are installed on Kubernetes.",
+            field="deployment_type",
+            fix="Name a registered cluster, or use process on local clusters.",
+        )
+    if not is_named:
+        names = ", ".join(each.name for each in able)
+        raise BadJob(
+            "A Helm release is for one cluster, and none is named.",
+            field="cluster",
+            fix=f"Clusters that can: {names}.",
+        )
+    if able[0].config.get("admission") == "kueue":
+        raise NotPartOfProduct(
+            f"{able[0].name} admits by Kueue, where each object of a chart would wait by itself.",
+            field="deployment_type",
+            fix="Name a cluster with embedded admission, or run a container with docker.",
+        )
 
 
 def _check_backend(spec: JobSpec, candidates: Sequence[Cluster]) -> None:

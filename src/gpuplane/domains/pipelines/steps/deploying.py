@@ -277,8 +277,6 @@ def provider_refusal(config: JobConfig, spec: Mapping[str, Any], tools: StepTool
             f"Nothing here serves models, so {str(name)[:100]!r} cannot be deployed."
             " Use deployment_type process or docker, or set GPUPLANE_PIPELINES_CATALOGUE."
         )
-    if config.deployment_type is DeploymentType.HELM:
-        return "No registered cluster has a part that installs Helm releases."
     return None
 
 

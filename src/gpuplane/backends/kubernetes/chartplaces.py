@@ -1,0 +1,144 @@
+"""Where the chart of a job is: the server's folder, the job's working directory, a repository.
+
+Owns which places are taken. Blocking, but small: paths and one archive.
+"""
+
+import contextlib
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuplane.backends.interface import AttemptPlan
+from gpuplane.backends.kubernetes.manifests.chartrules import refusal
+from gpuplane.core.workloads import ChartRequest
+from gpuplane.kube.helm import Chart
+
+MAX_CHART_BYTES = 4 << 20
+"""Of a chart in a working directory, unpacked; a release of more would not fit its Secret."""
+MAX_CHART_FILES = 2_000
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChartTools:
+    """What jobs with charts need on this server.
+
+    Args:
+        helm: Path or name of the binary; empty refuses charts.
+        folder: Charts as folders or `<name>-<version>.tgz`; empty for none.
+        sources: Beginnings of repository and `oci://` addresses that charts may come from.
+        timeout_s: How long one operation of Helm may take, its hooks among it.
+        wait_s: How long a start waits for it before it asks again at the next turn.
+    """
+
+    helm: str = ""
+    folder: str = ""
+    sources: tuple[str, ...] = ()
+    timeout_s: float = 300.0
+    wait_s: float = 3.0
+
+
+@contextlib.contextmanager
+def find_chart(tools: ChartTools, plan: AttemptPlan) -> Iterator[Chart]:
+    """Yield where the chart of a job is, for as long as it is there.
+
+    Raises:
+        BackendError: If it is nowhere, or in a place that charts may not come from.
+    """
+    asked = plan.execution.chart
+    if asked is None:
+        raise refusal("the job names no chart", "Give its name in spec.chart.name.")
+    if asked.name.startswith("./"):
+        with _unpacked(plan, asked) as folder:
+            yield Chart(str(folder))
+    elif asked.repo or asked.name.startswith("oci://"):
+        yield _remote(tools, asked)
+    else:
+        yield _local(tools, asked)
+
+
+def _remote(tools: ChartTools, asked: ChartRequest) -> Chart:
+    address = asked.repo or asked.name
+    if not any(_is_below(address, source) for source in tools.sources):
+        known = ", ".join(tools.sources) or "none"
+        raise refusal(
+            f"charts may not come from {address}; places they may come from: {known}",
+            "Have an administrator add it to GPUPLANE_CLUSTERS_CHART_SOURCES.",
+            "spec.chart.repo" if asked.repo else "spec.chart.name",
+        )
+    if not asked.version:
+        raise refusal("a chart of the network needs its version", "Name it.", "spec.chart.version")
+    if asked.repo:
+        # `qdrant/qdrant` is how `helm repo add` has it: the address says the first half.
+        return Chart(asked.name.rpartition("/")[2], asked.version, asked.repo)
+    return Chart(asked.name, asked.version)
+
+
+def _is_below(address: str, source: str) -> bool:
+    """Return whether an address is this place or lies below it; a host is taken whole."""
+    place = source.rstrip("/")
+    return bool(place) and (address.rstrip("/") == place or address.startswith(f"{place}/"))
+
+
+def _local(tools: ChartTools, asked: ChartRequest) -> Chart:
+    if not _WORD.fullmatch(asked.name) or not re.fullmatch(r"[0-9A-Za-z.+-]{0,64}", asked.version):
+        raise refusal(f"{asked.name!r} is no name of a chart", "Give a word.", "spec.chart.name")
+    folder = Path(tools.folder) if tools.folder else None
+    found = folder / f"{asked.name}-{asked.version}.tgz" if folder else None
+    if found is not None and asked.version and found.is_file():
+        return Chart(str(found))
+    if folder is not None and not asked.version and (folder / asked.name / "Chart.yaml").is_file():
+        return Chart(str(folder / asked.name))
+    called = f"{asked.name} {asked.version}".strip()
+    raise refusal(
+        f"this server has no chart {called} of its own",
+        "Name its repository in spec.chart.repo, or have an administrator put it into the folder"
+        " GPUPLANE_CLUSTERS_CHARTS.",
+        "spec.chart.name",
+    )
+
+
+@contextlib.contextmanager
+def _unpacked(plan: AttemptPlan, asked: ChartRequest) -> Iterator[Path]:
+    if plan.workspace_archive is None:
+        raise refusal(
+            f"{asked.name} lies in a working directory, and the job has none",
+            "Send it with --workdir, or name a chart.",
+            "spec.workspace_digest",
+        )
+    inside = asked.name.removeprefix("./").strip("/")
+    with tempfile.TemporaryDirectory(prefix="gpuplane-chart-") as place:
+        size = count = 0
+        try:
+            with tarfile.open(plan.workspace_archive, "r:gz") as archive:
+                for member in archive:
+                    name = member.name.removeprefix("./")
+                    if inside and name != inside and not name.startswith(f"{inside}/"):
+                        continue
+                    # A link could lead out of the chart: Helm follows those.
+                    if not (member.isfile() or member.isdir()):
+                        continue
+                    size, count = size + member.size, count + 1
+                    if size > MAX_CHART_BYTES or count > MAX_CHART_FILES:
+                        raise refusal(
+                            f"the chart is larger than {MAX_CHART_BYTES >> 20} MiB or has more"
+                            f" than {MAX_CHART_FILES} files",
+                            "Leave out what is no part of it by .gpuplaneignore.",
+                        )
+                    archive.extract(member, place, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise refusal(
+                f"the working directory cannot be read: {error}", "Send it again."
+            ) from error
+        folder = Path(place, inside)
+        if not (folder / "Chart.yaml").is_file():
+            raise refusal(
+                f"{asked.name} of the working directory holds no Chart.yaml",
+                "Name the folder that does.",
+                "spec.chart.name",
+            )
+        yield folder

@@ -1,0 +1,133 @@
+"""What a chart may bring into a tenant's namespace: pure checks of rendered objects.
+
+Owns the list of kinds and the refusals, each with the field of the job, the reason and what would
+help. Never changes an object.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuplane.backends.interface import BackendError
+from gpuplane.core.reasons import Word
+
+Object = dict[str, Any]
+
+TEMPLATED = {
+    "Deployment": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "Pod": (),
+}
+"""Kinds that make pods, and where each has its template."""
+
+LASTING = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
+"""Kinds whose pods run until they are taken away."""
+
+PLAIN = frozenset(
+    {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolumeClaim",
+     "PodDisruptionBudget", "Ingress"}
+)  # fmt: skip
+"""Kinds that make no pods and give no rights."""
+
+_CLUSTER_WIDE = frozenset(
+    {"Namespace", "Node", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass",
+     "CustomResourceDefinition", "PriorityClass", "RuntimeClass", "ValidatingWebhookConfiguration",
+     "MutatingWebhookConfiguration", "APIService", "IngressClass", "CSIDriver", "DeviceClass",
+     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterQueue",
+     "ResourceFlavor", "FlowSchema", "PriorityLevelConfiguration", "VolumeSnapshotClass"}
+)  # fmt: skip
+
+_GROUPS = frozenset({"", "apps", "batch", "policy", "networking.k8s.io"})
+
+_WHY_NOT = {
+    "DaemonSet": "it runs on every node, and this job runs on the nodes it was given",
+    "HorizontalPodAutoscaler": "pods that it adds would have no place; set replicas instead",
+    "Role": "rights in a tenant's namespace are given by its administrators",
+    "RoleBinding": "rights in a tenant's namespace are given by its administrators",
+    "NetworkPolicy": "who reaches a tenant's pods is set by its administrators",
+    "ResourceQuota": "a tenant's limits are set by its administrators",
+    "LimitRange": "a tenant's limits are set by its administrators",
+}
+
+_HOST = ("hostNetwork", "hostPID", "hostIPC")
+
+
+def refusal(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
+    """Return the refusal of a chart as the job's people are told it."""
+    return BackendError(Word.START_FAILED, f"{field}: {reason}. {fix}")
+
+
+def check_object(obj: Object, namespace: str) -> None:
+    """Refuse an object that a chart may not bring.
+
+    Raises:
+        BackendError: With field, reason and fix.
+    """
+    kind, metadata = obj["kind"], obj["metadata"]
+    called = f"{kind} {metadata['name']}"
+    if kind in _CLUSTER_WIDE:
+        raise refusal(
+            f"the chart makes {called}, which is not in a namespace but of the whole cluster",
+            "Switch it off in spec.chart.values, and have an administrator install it once.",
+        )
+    where = metadata.get("namespace")
+    if where not in (None, "", namespace):
+        raise refusal(
+            f"the chart puts {called} into the namespace {where}, and the job's is {namespace}",
+            "Leave the namespace out of spec.chart.values.",
+        )
+    group = str(obj["apiVersion"]).rpartition("/")[0]
+    known = (kind in TEMPLATED or kind in PLAIN) and group in _GROUPS
+    if not known:
+        why = _WHY_NOT.get(kind, "nothing here knows what pods or rights it makes")
+        raise refusal(
+            f"the chart makes {called}: {why}",
+            "Switch it off in spec.chart.values.",
+        )
+    if kind == "Service" and (obj.get("spec") or {}).get("externalIPs"):
+        raise refusal(
+            f"{called} takes addresses of others (externalIPs)", "Leave them out of the values."
+        )
+
+
+def check_pod(called: str, spec: Mapping[str, Any]) -> None:
+    """Refuse a pod that leaves its namespace's limits or chooses its place itself.
+
+    Raises:
+        BackendError: With field, reason and fix.
+    """
+    for key in _HOST:
+        if spec.get(key):
+            raise refusal(f"{called} asks for {key}", "Set it to false in spec.chart.values.")
+    for volume in spec.get("volumes") or ():
+        if "hostPath" in volume:
+            raise refusal(
+                f"{called} mounts the host's path {volume['hostPath'].get('path')}",
+                "Use a claim or an emptyDir instead.",
+            )
+    for container in containers_of(spec):
+        if (container.get("securityContext") or {}).get("privileged"):
+            raise refusal(f"{called} runs privileged", "Set it to false in spec.chart.values.")
+    if spec.get("nodeName"):
+        raise refusal(f"{called} names its node", "Ask for it in placement.node_selector.")
+    if spec.get("priorityClassName"):
+        raise refusal(
+            f"{called} has a priority class of the cluster, which could end others' pods",
+            "Leave it out; the job's priority counts.",
+        )
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
+        raise refusal(
+            f"{called} requires nodes by affinity, and its node is chosen here",
+            "Ask for them in placement.node_selector.",
+        )
+    if spec.get("schedulerName", "default-scheduler") != "default-scheduler":
+        raise refusal(f"{called} names a scheduler of its own", "Leave it out.")
+
+
+def containers_of(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the containers of a pod, those that come first among them."""
+    yield from spec.get("initContainers") or ()
+    yield from spec.get("containers") or ()

@@ -1,0 +1,64 @@
+"""Which waiting pod of an attempt is given which place: pure.
+
+Pods of a Job know their rank; those of a Deployment and of a chart are told apart here, the oldest
+first. A pod that asks for GPUs gets a rank of its own or waits; a chart's other pods run on any
+node of the job.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
+from gpuplane.backends.kubernetes.manifests.pods import placed, placed_on
+from gpuplane.backends.kubernetes.observing import rank_of
+from gpuplane.backends.kubernetes.shapes import Main, Pod
+
+
+def waits(pod: Pod) -> bool:
+    """Return whether a pod waits to be told its place."""
+    gates = pod.spec.scheduling_gates
+    return not pod.metadata.deletion_timestamp and any(
+        gate.name == names.PLACEMENT_GATE for gate in gates
+    )
+
+
+def plan_places(main: Main, pods: Sequence[Pod]) -> list[tuple[Pod, dict[str, Any]]]:
+    """Return the patch that lets each waiting pod go which has a place now.
+
+    Args:
+        main: The workload, which holds the place of every rank.
+        pods: Those of the attempt that are there.
+    """
+    places: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
+    taken = {rank_of(pod) for pod in pods if not pod.is_over}
+    free = [rank for rank in sorted(map(int, places)) if rank not in taken]
+    nodes = sorted({str(place["node"]) for place in places.values()})
+    found = []
+    oldest = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+    for pod in filter(waits, oldest):
+        patch = _patch_of(pod, places, free, nodes)
+        if patch is not None:
+            found.append((pod, patch))
+    return found
+
+
+def _patch_of(
+    pod: Pod, places: Mapping[str, Any], free: list[int], nodes: Sequence[str]
+) -> dict[str, Any] | None:
+    metadata = pod.metadata
+    version, uid = metadata.resource_version, metadata.uid
+    part = metadata.labels.get(names.PART)
+    rank = rank_of(pod)
+    if rank is not None:
+        place = places.get(str(rank))
+        return placed(place, version, uid) if place is not None else None
+    if part == HELPER or (part == REPLICA and not free):
+        return placed_on(nodes, version, uid) if nodes else None
+    if not free:
+        return None
+    rank = free.pop(0)
+    patch = placed(places[str(rank)], version, uid)
+    patch["metadata"]["labels"] = {names.RANK: str(rank)}
+    return patch

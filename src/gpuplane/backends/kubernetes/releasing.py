@@ -1,0 +1,262 @@
+"""Helm releases of attempts: started once, and taken away again.
+
+    1  the chart is rendered and checked                (nothing is written)
+    2  the record says `accepted`
+    3  namespace, claims, the anchor and the Secret     (an anchor alone makes no pod)
+    4  the record says `started`                        (an eviction may be first: then never)
+    5  Helm installs what was checked                   (pods wait behind their gate)
+    6  the anchor says that it was let go
+
+A crash between any two is made good by the next call: a release that is there is not installed
+again, one that was cut off is taken away first. Everything belongs to the anchor, so what a late
+installation makes after its deletion is collected by the cluster, and its pods never pass the gate.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuplane.backends.interface import AttemptPlan, AttemptRef, BackendError, Unavailable
+from gpuplane.backends.kubernetes import names, starting
+from gpuplane.backends.kubernetes.chartplaces import ChartTools, find_chart
+from gpuplane.backends.kubernetes.fencing import RecordStore
+from gpuplane.backends.kubernetes.manifests.chartrules import refusal
+from gpuplane.backends.kubernetes.manifests.charts import (
+    Release,
+    compute_release,
+    rendered_name,
+    values_of,
+    wrap_chart,
+)
+from gpuplane.backends.kubernetes.manifests.pods import ranks_of
+from gpuplane.backends.kubernetes.manifests.workloads import Workload
+from gpuplane.backends.kubernetes.records import (
+    ACCEPTED,
+    STARTED,
+    Record,
+    decide_accept,
+    decide_evict,
+    decide_start,
+)
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.core.ids import AttemptId
+from gpuplane.core.reasons import Word
+from gpuplane.kit.failpoints import failpoint
+from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import KubeError, NotThere
+from gpuplane.kube.helm import Chart, Helm, HelmError
+from gpuplane.kube.kinds import CONFIG_MAP, SECRET
+
+_LATER = frozenset({"Unreachable", "Unauthorized", "Busy"})
+"""What says nothing of the chart: the same may succeed at the next turn."""
+
+
+class Releases:
+    """The Helm releases of one cluster; one operation at a time, as Helm's own records want it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        records: RecordStore,
+        cluster_id: str,
+        settings: KubernetesSettings,
+        tools: ChartTools,
+        home: Path,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Start nothing yet; `home` is a folder for Helm's caches."""
+        self._client = client
+        self._records = records
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._tools = tools
+        self._now_ms = now_ms
+        self._helm = Helm(client.connection, binary=tools.helm or "helm", home=home)
+        self._operation = asyncio.Lock()
+        self._starts: dict[AttemptId, asyncio.Task[None]] = {}
+
+    async def ensure(self, plan: AttemptPlan, secrets: Mapping[str, str]) -> None:
+        """Start an attempt unless it was started or evicted before.
+
+        Raises:
+            Unavailable: While Helm is at it, or if the cluster cannot be reached: ask again.
+            BackendError: If the chart cannot run; nothing of it stays.
+        """
+        attempt_id = plan.ref.attempt_id
+        task = self._starts.get(attempt_id)
+        if task is None:
+            task = asyncio.create_task(self._start(plan, secrets), name=f"release:{attempt_id}")
+            self._starts[attempt_id] = task
+        done, _ = await asyncio.wait([task], timeout=self._tools.wait_s)
+        if not done:
+            raise Unavailable("Starting", "Helm is still installing the chart")
+        if self._starts.get(attempt_id) is task:
+            del self._starts[attempt_id]
+        if task.cancelled():
+            raise Unavailable("Unreachable", "the cluster is being let go of")
+        error = task.exception()
+        if error is not None:
+            raise error
+
+    async def uninstall(self, record: Record) -> None:
+        """Take the release of an attempt away; again, when that was done, does nothing.
+
+        The anchor goes last, and all that is left with it: it tells that there is work to do.
+        """
+        async with self._operation:
+            with contextlib.suppress(HelmError):
+                # Only for its hooks and its own record: the anchor takes everything else along.
+                await self._helm.uninstall(
+                    record.name, record.namespace, wait=False, timeout_s=self._tools.timeout_s
+                )
+            labels = {"owner": "helm", "name": record.name}
+            for each in await self._client.list(SECRET, record.namespace, labels):
+                await self._client.delete(SECRET, each["metadata"]["name"], record.namespace)
+            await self._client.delete(
+                CONFIG_MAP, record.name, record.namespace, propagation="Background"
+            )
+
+    async def stop(self) -> None:
+        """End what is under way; the next process goes on with it."""
+        tasks = list(self._starts.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _start(self, plan: AttemptPlan, secrets: Mapping[str, str]) -> None:
+        known, _ = await self._records.load(plan.ref.attempt_id)
+        if known is not None:
+            known = await self._accept(plan, None)
+            if known is None or known.is_over or known.evict_reason:
+                return
+            if await self._is_let_go(known):
+                return
+        release, source = await self._render(plan)
+        record = await self._accept(plan, release)
+        failpoint("kubernetes.release.accepted")
+        if record is None or record.is_over or record.evict_reason:
+            return
+        workload = Workload(release.namespace, release.anchor, {}, claims=release.claims)
+        anchor = await starting.make(self._client, plan, workload, secrets, self._cluster_id)
+        if record.fate == ACCEPTED:
+            await self._records.change(
+                plan.ref.attempt_id,
+                lambda found: decide_start(found, plan.ref, self._now_ms()),
+            )
+        failpoint("kubernetes.release.started")
+        try:
+            await self._install(plan.ref, release, source, str(anchor["metadata"]["uid"]))
+        except HelmError as error:
+            if error.reason in _LATER:
+                raise Unavailable(error.reason, error.message) from error
+            await self._give_up(plan.ref)
+            raise refusal(f"Helm: {error.message}", "Look at the chart.") from error
+        failpoint("kubernetes.release.installed")
+        await starting.release(self._client, workload, anchor)
+
+    async def _accept(self, plan: AttemptPlan, release: Release | None) -> Record | None:
+        """Return the record of the attempt, made where there is none and the release is known."""
+        labels = plan.spec.labels if plan.spec is not None else {}
+        return await self._records.change(
+            plan.ref.attempt_id,
+            lambda found: decide_accept(
+                found,
+                plan.ref,
+                self._now_ms(),
+                namespace=release.namespace if release else "",
+                kind="ConfigMap",
+                name=release.name if release else "",
+                ranks=ranks_of(plan),
+                port=release.port if release else None,
+                service=release.service if release else "",
+                keeps_longer=labels.get("debug") == "true",
+                job_id=str(plan.job_id),
+            ),
+        )
+
+    async def _is_let_go(self, record: Record) -> bool:
+        """Return whether a release was installed whole, or was taken away by somebody since."""
+        anchor = await self._client.find(CONFIG_MAP, record.name, record.namespace)
+        if anchor is None:
+            return record.fate == STARTED
+        return starting.RELEASED in (anchor["metadata"].get("annotations") or {})
+
+    async def _render(self, plan: AttemptPlan) -> tuple[Release, Mapping[str, Any]]:
+        """Return what the chart makes, checked, and its `Chart.yaml`."""
+        if not self._tools.helm:
+            raise refusal(
+                "this server has no Helm to install charts with",
+                "Have an administrator set GPUPLANE_CLUSTERS_HELM.",
+                "deployment_type",
+            )
+        if plan.local_queue:
+            raise refusal(
+                "on a cluster that admits by Kueue each object of a chart would wait by itself",
+                "Choose a cluster with embedded admission.",
+                "deployment_type",
+            )
+        version = (await self._client.version()).text
+        namespace = names.namespace_of(plan.tenant_name)
+        try:
+            with find_chart(self._tools, plan) as chart:
+                text = await self._helm.template(
+                    rendered_name(plan), namespace, chart, values_of(plan), kube_version=version
+                )
+                about = await self._helm.show_chart(chart)
+            documents = load_documents(text)
+            source = load_documents(about)
+        except HelmError as error:
+            if error.reason == "InvalidValues":
+                raise refusal(error.message, "Mend the values.", "spec.chart.values") from error
+            raise refusal(f"Helm: {error.message}", "Look at the chart.") from error
+        except UnreadableYaml as error:
+            raise refusal(f"what it renders is no YAML: {error}", "Look at the chart.") from error
+        release = compute_release(plan, self._settings, self._cluster_id, documents)
+        return release, source[0] if source and isinstance(source[0], dict) else {}
+
+    async def _install(
+        self, ref: AttemptRef, release: Release, source: Mapping[str, Any], owner_uid: str
+    ) -> None:
+        """Have Helm install a release that is not there, unless it was evicted meanwhile.
+
+        Raises:
+            HelmError: What hindered it.
+        """
+        async with self._operation:
+            record, _ = await self._records.load(ref.attempt_id)
+            if record is None or record.is_over or record.evict_reason:
+                return  # taking it away waits for this very lock, or is done
+            there = await self._helm.status(release.name, release.namespace)
+            if there is not None and there.status == "deployed":
+                return
+            if there is not None:  # cut off, or failed and never let go: made anew
+                await self._helm.uninstall(release.name, release.namespace, wait=False)
+            with tempfile.TemporaryDirectory(prefix="gpuplane-release-") as place:
+                _write(Path(place), wrap_chart(release, source, owner_uid))
+                await self._helm.upgrade_install(
+                    release.name,
+                    release.namespace,
+                    Chart(place),
+                    timeout_s=self._tools.timeout_s,
+                    wait=False,
+                    create_namespace=False,
+                )
+
+    async def _give_up(self, ref: AttemptRef) -> None:
+        """Have the settler take away what an installation left that failed."""
+        with contextlib.suppress(KubeError, NotThere, BackendError):
+            await self._records.change(
+                ref.attempt_id,
+                lambda found: decide_evict(found, ref, str(Word.START_FAILED), self._now_ms()),
+            )
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        file = folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)

@@ -24,7 +24,7 @@ from gpuplane.loops.clusters.loop import ClustersLoop, LookSettings
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, step
 from gpuplane.loops.kueue import tenants
 from gpuplane.loops.kueue.defaults import ensure_defaults
-from gpuplane.loops.kueue.multikueue import connect_workers
+from gpuplane.loops.kueue.multikueue import connect_workers, join_managers
 
 log = logging.getLogger("gpuplane.clusters")
 
@@ -79,6 +79,7 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
         "verify_connection": registering.verify_connection,
         "collect_node_info": registering.collect_node_info,
         "create_default_queues": registering.create_default_queues,
+        "join_multikueue": join_managers,
         "make_available": registering.make_available,
         "adopt": adopt_step,
         "drain": drain,

@@ -186,3 +186,19 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     unknown = cli("quotas", "set", *on, "museum", "--gpu", "H1000=4")
     assert unknown.code != 0
     assert "Nearest models: nvidia-h100" in unknown.err
+
+
+def test_setting_tenants_up_and_dispatching_are_refused_where_there_is_no_kueue(
+    cli: CommandLine,
+) -> None:
+    queue, limit = ("--queue", "main=team:batch"), ("--limit", "nvidia.com/gpu=8")
+    refused = cli("clusters", "onboard", "demo", "default", *queue, *limit)
+    assert refused.code == 2
+    assert "demo is simulated: tenants need no setting up there." in refused.err
+    assert cli("clusters", "offboard", "demo", "default").code == 2
+    assert cli("clusters", "onboard", "demo", "default", "--queue", "main").code == 2
+    dispatched = cli("clusters", "multikueue", "demo", "--worker", "local", "--queue", "team")
+    assert dispatched.code == 2
+    assert "demo does not admit by Kueue." in dispatched.err
+    assert cli("quotas", "adopt", "--cluster", "demo", "team").code == 3
+    assert cli("cohorts", "adopt", "--cluster", "demo", "team").code == 3

@@ -130,10 +130,15 @@ class KueueWorld:
             await runner.stop()
             await loop.stop()
 
-    async def until(self, holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def until(
+        self,
+        holds: Callable[[], Awaitable[bool]],
+        what: str,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         """Let the loops look until something holds; fail by its name when it never does."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 while True:
                     await self.turn()
                     if await holds():

@@ -6,7 +6,9 @@ import click
 
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.identity import tenant_id
+from gpuplane.cli.commands.provisioning import COMMANDS as PROVISIONING
 from gpuplane.cli.commands.registration import COMMANDS
+from gpuplane.cli.commands.tenancies import COMMANDS as TENANCIES
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick
 from gpuplane.cli.output import Column, Output, output_option, paint_status, show_one, show_rows
@@ -19,7 +21,7 @@ def clusters() -> None:
     """Clusters: where jobs run. CLUSTER is a name or an id."""
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, *TENANCIES, *PROVISIONING):
     clusters.add_command(command)
 
 

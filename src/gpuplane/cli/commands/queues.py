@@ -182,6 +182,15 @@ def delete_quota(cluster: str, name: str) -> None:
     click.echo(f"{name} deleted")
 
 
+@quotas.command("adopt")
+@CLUSTER
+@click.argument("name")
+def adopt_quota(cluster: str, name: str) -> None:
+    """Take over a cluster queue as the cluster has it: from then on it is declared here."""
+    found = Client().post(_path(cluster, "quotas", name) + "/adopt")
+    click.echo(f"{name} is declared here: {_groups(found)}".rstrip(": "))
+
+
 # -- local queues -----------------------------------------------------------------------------
 
 
@@ -299,6 +308,15 @@ def set_cohort(
     else:
         client.post(_path(cluster, "cohorts"), {"name": name, **body})
     click.echo(f"{name} declared")
+
+
+@cohorts.command("adopt")
+@CLUSTER
+@click.argument("name")
+def adopt_cohort(cluster: str, name: str) -> None:
+    """Take over a cohort as the cluster has it: from then on it is declared here."""
+    Client().post(_path(cluster, "cohorts", name) + "/adopt")
+    click.echo(f"{name} is declared here")
 
 
 @cohorts.command("rm")

@@ -117,12 +117,16 @@ def kubeconfig_text(server: str, token_secret: Mapping[str, Any]) -> str | None:
     )
 
 
-def manager_objects(workers: Mapping[str, str], version: ApiVersion) -> tuple[Object, ...]:
+def manager_objects(
+    workers: Mapping[str, str], version: ApiVersion, order: Sequence[str] | None = None
+) -> tuple[Object, ...]:
     """Return what a manager knows its workers by.
 
     Args:
         workers: Name on the manager to the kubeconfig, in the order of preference.
         version: Of Kueue's API.
+        order: All that are dispatched to, where some are known to the manager already and out of
+            reach just now; without it those given.
     """
     made: list[Object] = []
     for name, kubeconfig in workers.items():
@@ -142,7 +146,7 @@ def manager_objects(workers: Mapping[str, str], version: ApiVersion) -> tuple[Ob
         source: Object = {"kubeConfig": {"location": secret_name(name), "locationType": "Secret"}}
         spec = source if version is ApiVersion.V1BETA1 else {"clusterSource": source}
         made.append(_object(version, "MultiKueueCluster", name, spec))
-    made.append(_object(version, "MultiKueueConfig", CONFIG, {"clusters": list(workers)}))
+    made.append(_object(version, "MultiKueueConfig", CONFIG, {"clusters": list(order or workers)}))
     parameters = {"apiGroup": GROUP, "kind": "MultiKueueConfig", "name": CONFIG}
     spec = {"controllerName": MULTIKUEUE_CONTROLLER, "parameters": parameters}
     made.append(_object(version, "AdmissionCheck", CHECK, spec))

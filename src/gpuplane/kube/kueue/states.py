@@ -67,6 +67,7 @@ class WorkloadState:
         job_uid: The uid of the job object, as Kueue labels it; empty where there is none.
         usage: What its admission counts, in the core's unit.
         cluster_name: The worker it runs on, where MultiKueue dispatched it.
+        nominated: The workers that are asked whether they have room for it.
     """
 
     name: str
@@ -83,6 +84,7 @@ class WorkloadState:
     usage: Mapping[FlavorResource, int] = field(default_factory=dict)
     checks: tuple[CheckState, ...] = ()
     cluster_name: str = ""
+    nominated: tuple[str, ...] = ()
 
     def find(self, kind: WorkloadCondition) -> Told | None:
         """Return a condition that is true, or None."""
@@ -172,6 +174,7 @@ def read_workload(found: Mapping[str, Any]) -> WorkloadState:
             for each in status.get("admissionChecks") or ()
         ),
         cluster_name=status.get("clusterName") or "",
+        nominated=tuple(status.get("nominatedClusterNames") or ()),
     )
 
 

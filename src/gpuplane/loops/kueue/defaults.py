@@ -39,7 +39,7 @@ async def ensure_defaults(
     before = {each.key: each for each in known}
     spaces = await write_namespaces(client, wanted.tenants.values())
     objects = wanted_objects(wanted, version)
-    seen = await sync(client, version, cluster_id, objects, before, now, spaces)
+    seen = await sync(client, version, cluster_id, objects, before, now, spaces, cluster.known_ids)
     await database.write(
         "queues.note_seen",
         partial(queues.note_seen, cluster_id=cluster_id, seen=seen, now=now),

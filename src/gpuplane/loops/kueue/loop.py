@@ -27,6 +27,7 @@ from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
 from gpuplane.loops.kueue.namespaces import write_namespaces
+from gpuplane.loops.kueue.nominating import Nominations
 from gpuplane.loops.kueue.syncing import sync
 from gpuplane.loops.kueue.wanting import Wanted, load_wanted, wanted_objects
 from gpuplane.loops.kueue.workloads import Followed, follow
@@ -52,6 +53,7 @@ class _Following:
         self.synced_at: float | None = None
         self.declared: object = None
         self.trouble = ""
+        self.nominations = Nominations()
         self.workloads: Informer[Followed] = Informer(
             client, WORKLOAD.at(str(version)), convert=follow
         )
@@ -189,6 +191,8 @@ class KueueLoop:
         await take_in(self._database, cluster.id, seen, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
         await write_back(following.client, following.version, seen, standings, settled, now)
+        workers = queues.dispatch_workers(cluster)
+        await following.nominations.run(following.client, following.version, workers, seen, now)
         if trouble is not None:
             raise trouble
 
@@ -198,7 +202,9 @@ class KueueLoop:
         known = await self._database.read(lambda s: queues.list_seen(s, cluster.id))
         before = {each.key: each for each in known}
         objects = wanted_objects(wanted, version)
-        seen = await sync(client, version, cluster.id, objects, before, now, spaces)
+        seen = await sync(
+            client, version, cluster.id, objects, before, now, spaces, cluster.known_ids
+        )
         await self._database.write(
             "queues.note_seen",
             partial(queues.note_seen, cluster_id=cluster.id, seen=seen, now=now),

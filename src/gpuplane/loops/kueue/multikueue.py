@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
+from gpuplane.core.runs.plans import Answer, Completed, Failed, Skipped, StepCall
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import Cluster, ClusterRole
 from gpuplane.domains.queues import service as queues
 from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
@@ -33,7 +34,7 @@ from gpuplane.loops.kueue.defaults import find_version
 log = logging.getLogger("gpuplane.kueue")
 
 TOKEN_S = 30.0
-"""How long the worker's controller may take to make a token."""
+"""How long a worker may take to make the account and its token."""
 LOOK_S = 0.5
 
 
@@ -43,27 +44,73 @@ async def connect_workers(
     """Make an account on each worker, and let the manager know all of them in order.
 
     Doing it again brings what is there up to date; workers that are none any more are forgotten.
+    One that is out of reach holds no other up: it is told of at the end, and tried again.
     """
     workers: dict[str, str] = {}
+    away: dict[str, str] = {}
     for position, worker_id in enumerate(given["workers"]):
         worker = await tools.cluster(UUID(worker_id))
-        async with tools.client(worker) as client:
-            text = await grant(client)
-        if text is None:
-            return Failed("TokenMissing", f"{worker.name} made no token for the account.")
-        workers[worker_name(position, worker.name)] = text
+        name = worker_name(position, worker.name)
+        try:
+            async with asyncio.timeout(TOKEN_S), tools.client(worker) as client:
+                workers[name] = await grant(client)
+        except (KubeError, ProductError, BadKubeconfig, TimeoutError) as error:
+            away[name] = str(error) or f"It did not answer within {TOKEN_S:g} s."
     async with tools.client(cluster) as client:
         version = await find_version(client)
         if version is None:
             said = f"{cluster.name} does not serve Kueue."
             return Failed("KueueMissing", said, is_final=True)
-        for each in manager_objects(workers, version):
-            await client.apply(each)
         kind = MULTIKUEUE_CLUSTER.at(str(version))
-        stale = stale_workers(await client.list(kind), list(workers))
-        left = await _revoke_dropped(tools, stale, workers)
-        await forget_workers(client, kind, list(workers))
+        found = await client.list(kind)
+        known = {each["metadata"]["name"] for each in found}
+        names = sorted({*workers, *away})
+        order = [each for each in names if each in workers or each in known]
+        if order:
+            for each in manager_objects(workers, version, order):
+                await client.apply(each)
+        left = await _revoke_dropped(tools, stale_workers(found, names), names)
+        await forget_workers(client, kind, names)
+    if away:
+        said = "; ".join(f"{cluster_of_worker(name)}: {why}" for name, why in away.items())
+        return Failed("WorkerUnreachable", f"{said} The other workers are connected.")
     return Completed({"workers": list(workers), "accounts_left": left})
+
+
+async def join_managers(
+    tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
+) -> Answer:
+    """Let the managers that are registered dispatch to a worker that comes in: asked last.
+
+    A manager that cannot be reached now keeps nobody from being registered.
+    """
+    if cluster.role != ClusterRole.WORKER or not queues.admits_itself(cluster):
+        return Skipped("It is no worker whose Kueue admits.")
+    known = await tools.database.read(clusters.list_clusters)
+    managers = [each for each in known if queues.is_manager(each) and each.id != cluster.id]
+    if not managers:
+        return Skipped("No manager whose Kueue admits is registered.")
+    joined, troubles = [], []
+    for manager in managers:
+        workers = await tools.database.write(
+            "queues.join_manager",
+            partial(
+                queues.join_manager,
+                manager_id=manager.id,
+                worker=cluster,
+                actor="registration",
+                now=tools.clock.now_ms(),
+            ),
+        )
+        try:
+            answer = await connect_workers(tools, manager, {"workers": workers}, call)
+        except (KubeError, ProductError, BadKubeconfig, TimeoutError) as error:
+            answer = Failed("ManagerUnreachable", str(error))
+        if isinstance(answer, Failed):
+            troubles.append(f"{manager.name}: {answer.message}")
+        else:
+            joined.append(manager.name)
+    return Completed({"managers": joined, "warnings": troubles}, message="; ".join(troubles))
 
 
 async def forget_workers(client: KubeClient, kind: Kind, wanted: Sequence[str]) -> None:
@@ -106,14 +153,13 @@ async def revoke(client: KubeClient) -> None:
         await client.delete(kind, metadata["name"], metadata.get("namespace"))
 
 
-async def grant(client: KubeClient) -> str | None:
-    """Make the account of managers on a worker; return its kubeconfig, None without a token."""
+async def grant(client: KubeClient) -> str:
+    """Make the account of managers on a worker; return its kubeconfig once its token is made."""
     for each in worker_objects():
         await client.apply(each)
-    async with asyncio.timeout(TOKEN_S):
-        while True:
-            secret = await client.get(SECRET, TOKEN_SECRET, NAMESPACE)
-            text = kubeconfig_text(client.connection.server, secret)
-            if text is not None:
-                return text
-            await asyncio.sleep(LOOK_S)
+    while True:
+        secret = await client.get(SECRET, TOKEN_SECRET, NAMESPACE)
+        text = kubeconfig_text(client.connection.server, secret)
+        if text is not None:
+            return text
+        await asyncio.sleep(LOOK_S)

@@ -5,7 +5,7 @@ owns a field of it, the declaration is refused as a conflict that names both, un
 changed the object since it was last written or adopted here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,6 +87,7 @@ async def sync(
     known: Mapping[Key, Seen],
     now: int,
     spaces: Spaces | None = None,
+    former: Collection[str] = (),
 ) -> list[Seen]:
     """Bring a cluster to what is declared, and return everything that it shows then.
 
@@ -98,7 +99,10 @@ async def sync(
         known: What was seen before.
         now: The instant.
         spaces: What became of namespaces; nothing is written into a closed one.
+        former: Ids that the cluster had before a lost database was rebuilt: what has one of them
+            is ours to write over, and stays until it is declared anew and withdrawn.
     """
+    ids = (str(cluster_id), *former)
     spaces = spaces or Spaces()
     live = await load_live(client, version)
     outcomes: dict[Key, Written] = {}
@@ -111,13 +115,13 @@ async def sync(
             before = known.get(key)
             outcome = Written(live.get(key), None if before is None else before.applied, stuck)
         else:
-            outcome = await _write(client, made, live.get(key), known.get(key), cluster_id)
+            outcome = await _write(client, made, live.get(key), known.get(key), ids)
             outcome = replace(outcome, conflict=outcome.conflict or stuck)
         outcomes[key] = outcome
         if outcome.live is not None:
             live[key] = outcome.live
     stays = await _withdraw(client, version, cluster_id, live, set(outcomes))
-    seen = [queues.seen_of(each, cluster_id, now) for each in live.values()]
+    seen = [queues.seen_of(each, ids, now) for each in live.values()]
     shown = {each.key: _with(each, outcomes.get(each.key), known.get(each.key)) for each in seen}
     shown |= {key: replace(shown[key], conflict=stays[key]) for key in stays if key in shown}
     for key, outcome in outcomes.items():
@@ -140,16 +144,16 @@ async def _write(
     made: Object,
     live: Object | None,
     before: Seen | None,
-    cluster_id: ClusterId,
+    ids: Collection[str],
 ) -> Written:
     """Apply one object where it says something new."""
     applied = None if before is None or before.applied is None else dict(before.applied)
     is_as_left = False
     if live is not None:
-        made = _keep_of_others(made, live)
+        made = keep_of_others(made, live)
         if says_same(made, live) and _checks(live) <= _checks(made):
             return Written(live, made)
-        is_ours = live["metadata"].get("labels", {}).get(CLUSTER_LABEL) == str(cluster_id)
+        is_ours = live["metadata"].get("labels", {}).get(CLUSTER_LABEL) in ids
         is_as_left = applied is not None and says_same(_without_labels(applied), live)
         if not is_ours and not is_as_left and not says_same(_without_labels(made), live):
             said = "Somebody else made it; adopt it to take it over as it is."
@@ -245,12 +249,27 @@ def _covers(told: Any, live: Any) -> bool:
     return bool(told == live) or (not told and live is None)
 
 
-def _keep_of_others(made: Object, live: Object) -> Object:
-    """Return the object with what of a live queue is set and not ours to say."""
-    selector = (live.get("spec") or {}).get("namespaceSelector")
-    if made["kind"] != "ClusterQueue" or selector is None:
+def keep_of_others(made: Object, live: Object) -> Object:
+    """Return the object with what of a live queue is set and not ours to say.
+
+    In v1beta1 the AdmissionChecks of a queue are one field, so ours cannot be said without those of
+    others; and the older list of names, which Kueue takes beside no strategy, becomes part of it.
+    """
+    if made["kind"] != "ClusterQueue":
         return made
-    return {**made, "spec": {**made["spec"], "namespaceSelector": selector}}
+    spec, theirs = dict(made["spec"]), live.get("spec") or {}
+    if theirs.get("namespaceSelector") is not None:
+        spec["namespaceSelector"] = theirs["namespaceSelector"]
+    if made["apiVersion"] == ApiVersion.V1BETA1.group_version:
+        rules = (theirs.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+        listed = [{"name": name} for name in theirs.get("admissionChecks") or ()]
+        others = [each for each in (*rules, *listed) if each["name"] not in (HOLD_CHECK, CHECK)]
+        ours = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
+        checks = sorted([*ours, *others], key=lambda each: each["name"])
+        spec["admissionChecksStrategy"] = {"admissionChecks": checks}
+        if listed:
+            spec["admissionChecks"] = []
+    return {**made, "spec": spec}
 
 
 def _without_labels(made: Object) -> Object:

@@ -14,6 +14,7 @@ from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.rules.doors import (
     QueueSpecs,
+    choose_common_queue,
     default_door,
     default_specs,
     find_door,
@@ -94,3 +95,10 @@ def test_a_tenant_with_a_door_of_its_own_never_goes_through_the_default_one(
                 else:
                     assert door is not None
                     assert door.name == "default"
+
+
+def test_a_tenant_for_which_no_queue_is_named_gets_the_default_one_or_the_only_one() -> None:
+    assert choose_common_queue({"team", "default"}) == "default"
+    assert choose_common_queue({"team"}) == "team"
+    assert choose_common_queue({"team", "other"}) is None
+    assert choose_common_queue(()) is None

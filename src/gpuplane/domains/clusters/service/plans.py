@@ -30,6 +30,7 @@ REGISTER_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("deploy_aibrix", "AIBrix", _HELM, HELM_MS),
     ("deploy_kueue", "Kueue", _HELM, HELM_MS),
     ("create_default_queues", "Default flavors and queues from the GPUs found", _STORE, STEP_MS),
+    ("join_multikueue", "MultiKueue: managers dispatch to it", _CONNECT, 4 * STEP_MS),
     ("make_available", "Let it take work", _STORE, STEP_MS),
 )
 """(key, name, retry, time-out in ms) of the registration: the design document's and 4.3's."""

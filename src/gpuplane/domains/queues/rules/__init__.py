@@ -4,6 +4,7 @@ from gpuplane.core.quota.quantities import quantity_text
 from gpuplane.domains.queues.rules.doors import (
     DEFAULT_QUEUE,
     QueueSpecs,
+    choose_common_queue,
     default_door,
     default_specs,
     door_names,
@@ -24,6 +25,7 @@ from gpuplane.domains.queues.rules.naming import find_misspelt_flavor, find_unkn
 __all__ = [
     "DEFAULT_QUEUE",
     "QueueSpecs",
+    "choose_common_queue",
     "cluster_queue_of",
     "cohort_of",
     "default_door",

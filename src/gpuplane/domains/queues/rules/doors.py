@@ -1,6 +1,6 @@
 """Queues as values, and the pure choice of the door a workload goes through."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, LocalQueueSpec
@@ -48,6 +48,16 @@ def default_specs() -> QueueSpecs:
     order. No tenant evicts another's work: whoever wants that declares a queue and says so.
     """
     return QueueSpecs((ClusterQueueSpec(DEFAULT_QUEUE, covers_everything=True),), (), ())
+
+
+def choose_common_queue(known: Collection[str]) -> str | None:
+    """Return the ClusterQueue of tenants for which none is named, None where several may be meant.
+
+    It is the one called `default`, or the only one.
+    """
+    if DEFAULT_QUEUE in known:
+        return DEFAULT_QUEUE
+    return next(iter(known)) if len(known) == 1 else None
 
 
 def find_door(

@@ -33,6 +33,8 @@ from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,
     dispatch_workers,
     dispatching_queues,
+    is_manager,
+    join_manager,
     start_connecting,
 )
 from gpuplane.domains.queues.service.seeing import (
@@ -102,6 +104,8 @@ __all__ = [
     "find_door",
     "find_highest_class",
     "find_tenant_id",
+    "is_manager",
+    "join_manager",
     "known_doors",
     "list_seen",
     "list_seen_doors",

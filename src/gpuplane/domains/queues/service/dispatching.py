@@ -6,7 +6,7 @@ from uuid import UUID
 from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import Cluster, ClusterRole
 from gpuplane.domains.queues.errors import BadQueue
 from gpuplane.domains.queues.service.declaring import load_declared
 from gpuplane.domains.queues.service.seeing import admits_itself
@@ -30,6 +30,30 @@ def dispatch_workers(cluster: Cluster) -> tuple[str, ...]:
     """Return the names of the clusters that a manager sends work to."""
     told = cluster.config.get(DISPATCH) or {}
     return tuple(told.get("workers", ()))
+
+
+def is_manager(cluster: Cluster) -> bool:
+    """Return whether a cluster was registered as a manager and its Kueue admits."""
+    return cluster.role == ClusterRole.MANAGER and admits_itself(cluster)
+
+
+def join_manager(
+    session: WriteSession, manager_id: UUID, worker: Cluster, actor: str, now: int
+) -> list[str]:
+    """Add a worker to those of a manager, after the others; return the ids of all, best first.
+
+    Again, or where it is one already, changes nothing.
+    """
+    manager = clusters.get_cluster(session, manager_id)
+    told = manager.config.get(DISPATCH) or {"queues": []}
+    names = list(dispatch_workers(manager))
+    if worker.name not in names:
+        names.append(worker.name)
+        config = {**manager.config, DISPATCH: {**told, "workers": names}}
+        clusters.change(session, manager.id, {"config": config}, actor, now)
+        session.wake("kueue", "scheduler")
+    found = (clusters.find_cluster(session, each) for each in names)
+    return [str(each.id) for each in found if each is not None]
 
 
 def start_connecting(

@@ -1,6 +1,6 @@
 """What clusters that admit by themselves show of their queues, kept beside what was declared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,8 +76,14 @@ def note_seen(session: WriteSession, cluster_id: ClusterId, seen: Sequence[Seen]
     return len(news) + len(gone)
 
 
-def seen_of(found: Mapping[str, Any], cluster_id: ClusterId, now: int) -> Seen:
-    """Return an object of Kueue as it is kept; what cannot be read is said in its notes."""
+def seen_of(found: Mapping[str, Any], ids: Collection[str], now: int) -> Seen:
+    """Return an object of Kueue as it is kept; what cannot be read is said in its notes.
+
+    Args:
+        found: The object.
+        ids: What the cluster is known by here, and was before a lost database was rebuilt.
+        now: The instant.
+    """
     kind = SeenKind(found["kind"])
     metadata = found["metadata"]
     labels = metadata.get("labels") or {}
@@ -85,7 +91,7 @@ def seen_of(found: Mapping[str, Any], cluster_id: ClusterId, now: int) -> Seen:
         kind,
         metadata.get("namespace", ""),
         metadata["name"],
-        labels.get(CLUSTER_LABEL) == str(cluster_id),
+        labels.get(CLUSTER_LABEL) in ids,
         {},
         seen_at=now,
     )

@@ -14,6 +14,7 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.errors import BadQueue, QueueInUse
 from gpuplane.domains.queues.repository import Door
+from gpuplane.domains.queues.rules import DEFAULT_QUEUE, choose_common_queue
 from gpuplane.domains.queues.service.declaring import (
     change_local_queue,
     create_local_queue,
@@ -79,6 +80,9 @@ def start_onboarding(
 ) -> Run:
     """Start the run that sets a tenant up on a cluster; doing it again brings it up to date.
 
+    A tenant for which no queue is named gets a door to the ClusterQueue `default`, or to the only
+    one that is declared, unless it has a door already.
+
     Raises:
         BadQueue: If the cluster is none of Kubernetes, or a ClusterQueue is not there.
     """
@@ -91,6 +95,11 @@ def start_onboarding(
                 field="queues",
                 fix=f"There are: {', '.join(sorted(known)) or 'none'}.",
             )
+    if not openings:
+        doors = repository.list_local_queues(session, cluster.id)
+        if all(each.spec.tenant_id != tenant_id for each in doors):
+            meant = choose_common_queue(known)
+            openings = () if meant is None else (Opening(DEFAULT_QUEUE, meant),)
     given = {
         "cluster_id": str(cluster.id),
         "tenant_id": str(tenant_id),

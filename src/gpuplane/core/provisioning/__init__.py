@@ -1,0 +1,1 @@
+"""What makes a cluster: one specification, the files for a cloud, the scripts for machines."""

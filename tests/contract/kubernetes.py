@@ -12,7 +12,7 @@ from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.names import CLUSTER
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
-from gpuplane.kit.clock import SystemClock
+from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kit.ids import new_id
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import Connection
@@ -35,6 +35,7 @@ class KubernetesFactory:
         self.cluster_id = str(new_id())
         self._connection = connection
         self.charts: ChartTools | None = None
+        self.clock: Clock = SystemClock()
         self._backend: KubernetesBackend | None = None
 
     async def open(self) -> KubernetesBackend:
@@ -47,7 +48,7 @@ class KubernetesFactory:
         client = KubeClient(self._connection)
         await ensure_process_node(client)
         self._backend = KubernetesBackend(
-            client, self.cluster_id, self.home, SystemClock(), settings, self.charts
+            client, self.cluster_id, self.home, self.clock, settings, self.charts
         )
         await self._backend.open()
         return self._backend

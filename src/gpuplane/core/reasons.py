@@ -6,6 +6,9 @@ The same word is used by the decision, the event, the metric, the API and the co
 from dataclasses import dataclass
 from enum import StrEnum
 
+TAKEN_BY_OTHERS = "Taken by pods that are no jobs of gpuplane:"
+"""How the message of a GPU begins that works and is not to be had."""
+
 
 class Word(StrEnum):
     """Every reason a workload can wait for, be refused for or be stopped for."""

@@ -128,6 +128,8 @@ class KubernetesBackend:
             clock,
             self._note_change,
             self.settings.former_ids,
+            # Where Kueue admits, the cluster itself knows what is free.
+            sees_others=self.settings.admission == "embedded",
         )
         self._served = Served()
         self._starts: WeakValueDictionary[AttemptId, asyncio.Lock] = WeakValueDictionary()
@@ -188,7 +190,11 @@ class KubernetesBackend:
     async def observe(self) -> Observation:
         """Return nodes, GPUs and every attempt not yet forgotten; see `Backend`."""
         await self._open_and_heard()
-        nodes = tuple(observe_node(each) for each in self._watch.node_facts())
+        held = self._view.held_gpus()
+        nodes = tuple(
+            self._watch.others.without(observe_node(each), held)
+            for each in self._watch.node_facts()
+        )
         replicas = tuple(self._view.observe())
         return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas)
 

@@ -17,7 +17,6 @@ from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_ran
 from gpuplane.backends.kubernetes.placing import plan_places
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
-    LASTING,
     STARTED,
     Record,
     decide_settle,
@@ -28,6 +27,7 @@ from gpuplane.backends.kubernetes.sweeping import (
     UNUSED_SINCE,
     find_orphans,
     find_withdrawn,
+    is_overdue,
     plan_claims,
 )
 from gpuplane.backends.kubernetes.tailing import LogTails
@@ -187,7 +187,7 @@ class Settler:
                 and pod.main is not None
                 and pod.main.state.running is not None
             )
-        return self._overdue(record, sight.main, now)
+        return is_overdue(record, self._settings, now, has_workload=sight.main is not None)
 
     def _places(self, attempt_id: AttemptId) -> list[tuple[Pod, dict[str, Any]]]:
         """Return the patches of waiting pods that have a place now; none once it was evicted."""
@@ -251,21 +251,10 @@ class Settler:
         if outcomes:
             await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
 
-    def _overdue(self, record: Record, main: Main | None, now: int) -> bool:
-        if record.fate == FORGOTTEN:
-            return main is not None or now - record.at > self._settings.forgotten_s * 1000
-        if not record.is_over or main is None:
-            return False
-        if record.fate != STARTED or record.evict_reason or record.kind in LASTING:
-            return True
-        debug, failed = self._settings.debug_ttl_s, self._settings.failed_ttl_s
-        kept_s = failed if record.failed else self._settings.finished_ttl_s
-        kept_s = max(kept_s, debug) if record.keeps_longer else kept_s
-        return now - record.over_at > kept_s * 1000
-
     async def _clean(self, attempt_id: AttemptId) -> None:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)
-        if record is None or not self._overdue(record, main, self._clock.now_ms()):
+        now, there = self._clock.now_ms(), main is not None
+        if record is None or not is_overdue(record, self._settings, now, has_workload=there):
             return
         if main is not None:
             await delete_main(self._client, main)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Record
+from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, NEVER, STARTED, Record
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, instant_ms
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
@@ -47,6 +48,26 @@ class ClaimPlan:
     mark: tuple[tuple[str, str, str], ...] = ()
     unmark: tuple[tuple[str, str, str], ...] = ()
     delete: tuple[tuple[str, str, str], ...] = ()
+
+
+def is_overdue(
+    record: Record, settings: KubernetesSettings, now: int, *, has_workload: bool
+) -> bool:
+    """Return whether the workload of an attempt, or else its record, has been kept long enough.
+
+    Args:
+        now: In ms; kept times count from the end of the last rank.
+        has_workload: Whether the workload, and so its pods, are still there.
+    """
+    if record.fate == FORGOTTEN:
+        return has_workload or now - record.at > settings.forgotten_s * 1000
+    if not record.is_over or not has_workload:
+        return False
+    if record.fate != STARTED or record.evict_reason or record.kind in LASTING:
+        return True
+    kept_s = settings.failed_ttl_s if record.failed else settings.finished_ttl_s
+    kept_s = max(kept_s, settings.debug_ttl_s) if record.keeps_longer else kept_s
+    return now - record.over_at > kept_s * 1000
 
 
 def find_orphans(

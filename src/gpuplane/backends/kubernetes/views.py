@@ -4,6 +4,7 @@ A cache and nothing else: it is filled by informers and by our own writes, and a
 to the same answers once they have synced. Numbers changes so that a turn is told only what moved.
 """
 
+import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt
 from gpuplane.backends.kubernetes.records import FORGOTTEN, Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
-from gpuplane.core.ids import AttemptId
+from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
 """Pods of one attempt that are remembered after they went: how the last of each rank ended."""
@@ -133,6 +134,21 @@ class ClusterView:
         """Return every workload of ours."""
         return list(self._mains.values())
 
+    def held_gpus(self) -> set[GpuId]:
+        """Return the GPUs that attempts of ours have or are given."""
+        found: set[GpuId] = set()
+        for attempt_id, (_, record) in self._records.items():
+            if record.is_over:
+                continue
+            main = self._mains.get(attempt_id)
+            text = main.metadata.annotations.get(names.PLACEMENTS) if main is not None else None
+            for place in json.loads(text).values() if text else ():
+                found |= _gpus((place.get("annotations") or {}).get(names.GPU_IDS, ""))
+            for pod in self.pods(attempt_id):
+                if not pod.is_over:
+                    found |= _gpus(pod.metadata.annotations.get(names.GPU_IDS, ""))
+        return found
+
     def sight(self, attempt_id: AttemptId) -> Sight | None:
         """Return all that is known of an attempt, None without a record."""
         record = self.record(attempt_id)
@@ -203,6 +219,10 @@ class ClusterView:
                 self._on_node.get(pod.spec.node_name, set()).discard(attempt_id)
             if not pods:
                 self._pods.pop(attempt_id, None)
+
+
+def _gpus(text: str) -> set[GpuId]:
+    return {GpuId(each) for each in text.split(",") if each}
 
 
 def attempt_of(labels: dict[str, str]) -> AttemptId | None:

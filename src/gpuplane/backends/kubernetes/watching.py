@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import NodeState
+from gpuplane.backends.kubernetes.others import BOUND, OtherPod, Others, Take, read_take
 from gpuplane.backends.kubernetes.records import read_record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, RecordMap
 from gpuplane.backends.kubernetes.views import ClusterView, attempt_of
@@ -38,6 +39,8 @@ class ClusterWatch:
         clock: Clock,
         changed: Callable[[], None],
         former_ids: Sequence[str] = (),
+        *,
+        sees_others: bool = False,
     ) -> None:
         """Listen to nothing yet.
 
@@ -49,6 +52,7 @@ class ClusterWatch:
             clock: For the pauses of informers.
             changed: Called at each change.
             former_ids: Others that the cluster had.
+            sees_others: Whether pods of other people are counted too.
         """
         self._view = view
         self._changed = changed
@@ -74,11 +78,26 @@ class ClusterWatch:
         self._mains = [self._main_informer(kind) for kind in (JOB, DEPLOYMENT)]
         self._mains.append(self._main_informer(CONFIG_MAP, f"{self._labels},{names.RELEASE}"))
         self._states: dict[str, NodeState] = {}
+        self.others = Others()
+        self._other_pods: Informer[Take] | None = None
+        if sees_others:
+            ours = ",".join([cluster_id, *former_ids])
+            self._other_pods = Informer(
+                client,
+                POD,
+                labels=f"{names.CLUSTER} notin ({ours})",
+                fields=BOUND,
+                decode=OtherPod,
+                convert=read_take,
+                clock=clock,
+            )
+            self._other_pods.on_change(self._on_other)
 
     @property
     def informers(self) -> list[Informer[Any]]:
         """Return all of them."""
-        return [self.nodes, self.records, self.pods, *self._mains]
+        more = [self._other_pods] if self._other_pods is not None else []
+        return [self.nodes, self.records, self.pods, *self._mains, *more]
 
     async def start(self, *, jobsets: bool) -> bool:
         """Begin to listen, or go on; return whether everything was read once."""
@@ -155,6 +174,13 @@ class ClusterWatch:
             self._states.pop(change.name, None)
         self._view.take_node(change.name, self._states.get(change.name))
         if change.old != change.new:
+            self.inventory += 1
+            self._changed()
+
+    def _on_other(self, change: Change[Take]) -> None:
+        if change.kind is ChangeKind.RESYNCED:
+            return
+        if self.others.change(f"{change.namespace}/{change.name}", change.old, change.new):
             self.inventory += 1
             self._changed()
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
 from gpuplane.core.mig.profiles import MigTable
 from gpuplane.core.nodedetails import NodeDetails
+from gpuplane.core.reasons import TAKEN_BY_OTHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,12 @@ def compare_node(stored: Node | None, seen: Node) -> tuple[str, str] | None:
 
 def compare_gpu(stored: Gpu, seen: Gpu, node_name: str) -> tuple[str, str] | None:
     """Return (event kind, sentence) of a change of a GPU's health, or None."""
-    if stored.healthy and not seen.healthy:
+    taken = (stored.message.startswith(TAKEN_BY_OTHERS), seen.message.startswith(TAKEN_BY_OTHERS))
+    if stored.healthy and not seen.healthy and taken[1]:
+        return ("gpu.taken", f"GPU {seen.gpu_index} of {node_name}: {seen.message}")
+    if not stored.healthy and seen.healthy and taken[0]:
+        return ("gpu.given_back", f"GPU {seen.gpu_index} of {node_name} is free again.")
+    if (stored.healthy or taken[0]) and not seen.healthy and not taken[1]:
         return ("gpu.failed", f"GPU {seen.gpu_index} of {node_name} failed. {seen.message}".strip())
     if not stored.healthy and seen.healthy:
         return ("gpu.recovered", f"GPU {seen.gpu_index} of {node_name} works again.")

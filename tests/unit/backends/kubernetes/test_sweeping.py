@@ -6,14 +6,17 @@ import uuid
 from typing import Any
 
 import msgspec
+import pytest
 
 from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Outcome, Record
+from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.sweeping import (
     DAY_MS,
     UNUSED_SINCE,
     WITHDRAWN,
     find_orphans,
     find_withdrawn,
+    is_overdue,
     plan_claims,
 )
 from gpuplane.core.reasons import Word
@@ -115,3 +118,32 @@ def test_what_runs_comes_back_or_has_output_that_is_kept_is_not_forgotten_by_a_s
     forgotten = of_job(fate=FORGOTTEN)
     kept = [runs, stops, cancelled, forgotten, over(str(Word.SUSPENDED))]
     assert find_withdrawn(kept, NOW, 7) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "debug", "kept_s"),
+    [
+        (Word.COMPLETED, False, 3_600),
+        (Word.COMPLETED, True, 7 * 86_400),
+        (Word.NON_ZERO_EXIT, False, 86_400),
+        (Word.NON_ZERO_EXIT, True, 7 * 86_400),
+    ],
+)
+def test_pods_are_kept_by_how_they_ended_and_whether_somebody_wants_to_look(
+    reason: Word, debug: bool, kept_s: int
+) -> None:
+    ends = {"0": Outcome("exited", str(reason), NOW)}
+    record = a_record(outcomes=ends, keeps_longer=debug)
+    last = NOW + kept_s * 1000
+    settings = KubernetesSettings()
+    assert not is_overdue(record, settings, last, has_workload=True)
+    assert is_overdue(record, settings, last + 1, has_workload=True)
+    assert not is_overdue(record, settings, last + 1, has_workload=False)
+
+
+def test_what_was_evicted_goes_at_once_and_a_service_with_it() -> None:
+    ends = {"0": Outcome("exited", "Cancelled", NOW)}
+    evicted = a_record(outcomes=ends, evict_reason="Cancelled", keeps_longer=True)
+    lasting = a_record(kind="Deployment", outcomes=ends)
+    for record in (evicted, lasting):
+        assert is_overdue(record, KubernetesSettings(), NOW, has_workload=True)

@@ -1,0 +1,192 @@
+"""What pods of other people take of the nodes, so that nobody is placed on what is gone.
+
+Owns the sums by node, of pods that are bound, not over, and not of this cluster's jobs. Of a pod a
+key and a shared tuple of amounts is kept: fifty thousand pods are a few megabytes. Which GPU a
+stranger's pod has no API tells; as many as it asks for are taken out, those first that no job of
+ours holds.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import ceil
+
+import msgspec
+
+from gpuplane.backends.interface import GpuObservation, NodeObservation
+from gpuplane.backends.kubernetes.manifests.devices import GPU_RESOURCES
+from gpuplane.core.ids import GpuId
+from gpuplane.core.quantities import BadQuantity, parse_quantity
+from gpuplane.core.reasons import TAKEN_BY_OTHERS
+from gpuplane.kube.shapes import Resources
+
+BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""The field selector of pods that take something of a node."""
+
+_MIB = 1 << 20
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Container(msgspec.Struct, rename="camel", gc=False):
+    resources: Resources | None = None
+    restart_policy: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    overhead: dict[str, str | int | float] | None = None
+
+
+class OtherPod(msgspec.Struct, gc=False):
+    """A pod as far as it takes something of its node."""
+
+    metadata: _Meta
+    spec: _Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What one pod takes, or all of them on a node; rounded up, for what is taken is gone."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    ephemeral_mib: int = 0
+    gpus: int = 0
+
+    def plus(self, other: "Amounts", sign: int) -> "Amounts":
+        """Return the sum, or with sign -1 the difference."""
+        return Amounts(
+            self.cpu_milli + sign * other.cpu_milli,
+            self.memory_mib + sign * other.memory_mib,
+            self.ephemeral_mib + sign * other.ephemeral_mib,
+            self.gpus + sign * other.gpus,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A pod's node and what it takes there."""
+
+    node: str
+    amounts: Amounts
+
+
+@lru_cache(maxsize=8_192)
+def _shared(node: str, amounts: Amounts) -> Take:
+    """Return one object for all pods that are alike: there are few kinds of pods on a node."""
+    return Take(node, amounts)
+
+
+def read_take(pod: OtherPod) -> Take:
+    """Return what a pod takes of its node.
+
+    Source:
+        Kubernetes, "Init Containers": the larger of any init container and of all others together,
+        sidecars counted among these; the overhead of its runtime on top.
+    """
+    running = [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
+    total = _sum([*(each.resources for each in (*pod.spec.containers, *running))])
+    for each in pod.spec.init_containers:
+        if each.restart_policy != "Always":
+            first = _sum([each.resources])
+            total = {name: max(total.get(name, 0.0), first.get(name, 0.0))
+                     for name in total.keys() | first.keys()}  # fmt: skip
+    over = _sum([Resources(requests=pod.spec.overhead)])
+    amount = {name: total.get(name, 0.0) + over.get(name, 0.0) for name in total.keys() | over}
+    return _shared(
+        pod.spec.node_name,
+        Amounts(
+            ceil(amount.get("cpu", 0) * 1000),
+            ceil(amount.get("memory", 0) / _MIB),
+            ceil(amount.get("ephemeral-storage", 0) / _MIB),
+            ceil(sum(amount.get(name, 0) for name in GPU_RESOURCES)),
+        ),
+    )
+
+
+def _sum(resources: Sequence[Resources | None]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for each in resources:
+        # A limit without a request is the request.
+        asked = {**(each.limits or {}), **(each.requests or {})} if each is not None else {}
+        for name, text in asked.items():
+            try:
+                total[name] = total.get(name, 0.0) + float(parse_quantity(text))
+            except BadQuantity:
+                continue  # the API server takes none such
+    return total
+
+
+@dataclass(slots=True)
+class Others:
+    """The sums by node, followed change by change."""
+
+    by_node: dict[str, Amounts] = field(default_factory=dict)
+    _with_gpus: dict[str, dict[str, None]] = field(default_factory=dict)
+    _marked: dict[str, tuple[GpuId, ...]] = field(default_factory=dict)
+
+    def change(self, name: str, old: Take | None, new: Take | None) -> bool:
+        """Follow one change of one pod; return whether a node's sum changed."""
+        if old == new:
+            return False
+        nodes = [take.node for take in (old, new) if take is not None]
+        before = [self.by_node.get(node) for node in nodes]
+        for take, sign in ((old, -1), (new, 1)):
+            if take is None:
+                continue
+            total = self.by_node.get(take.node, Amounts()).plus(take.amounts, sign)
+            if total == Amounts():
+                self.by_node.pop(take.node, None)
+            else:
+                self.by_node[take.node] = total
+            if take.amounts.gpus:
+                pods = self._with_gpus.setdefault(take.node, {})
+                if sign > 0:
+                    pods[name] = None
+                else:
+                    pods.pop(name, None)
+        return before != [self.by_node.get(node) for node in nodes]
+
+    def without(self, node: NodeObservation, held: Collection[GpuId]) -> NodeObservation:
+        """Return a node without what others take of it.
+
+        Args:
+            held: GPUs that jobs of ours have or are given: others' are not those.
+        """
+        taken = self.by_node.get(node.name)
+        if taken is None:
+            self._marked.pop(node.name, None)
+            return node
+        gone = self._choose(node, taken.gpus, held)
+        message = f"{TAKEN_BY_OTHERS} {', '.join(self._with_gpus.get(node.name, {}))[:200]}"
+        return replace(
+            node,
+            cpu_milli=max(0, node.cpu_milli - taken.cpu_milli),
+            memory_mib=max(0, node.memory_mib - taken.memory_mib),
+            ephemeral_mib=max(0, node.ephemeral_mib - taken.ephemeral_mib),
+            gpus=tuple(
+                replace(gpu, healthy=False, message=message) if gpu.gpu_id in gone else gpu
+                for gpu in node.gpus
+            ),
+        )
+
+    def _choose(
+        self, node: NodeObservation, count: int, held: Collection[GpuId]
+    ) -> frozenset[GpuId]:
+        """Return so many GPUs that nobody of ours holds; the same ones as before where it can."""
+        before = self._marked.get(node.name, ())
+
+        def order(gpu: GpuObservation) -> tuple[bool, int]:
+            return (gpu.gpu_id not in before, -gpu.index)
+
+        free = [gpu for gpu in node.gpus if gpu.gpu_id not in held and gpu.healthy]
+        chosen = tuple(gpu.gpu_id for gpu in sorted(free, key=order)[:count])
+        self._marked[node.name] = chosen
+        return frozenset(chosen)

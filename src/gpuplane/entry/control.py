@@ -32,6 +32,7 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
 from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
+from gpuplane.loops.dispatcher import DispatcherLoop
 from gpuplane.loops.inventory import InventoryLoop
 from gpuplane.loops.observer import ObserverLoop
 from gpuplane.loops.runs.loop import RunsLoop
@@ -83,6 +84,9 @@ class ControlPlane:
         await self.runner.stop()
         self.parts.turns.close()
         self.parts.questions.close()
+        dispatcher = self.loops["dispatcher"]
+        if isinstance(dispatcher, DispatcherLoop):
+            await dispatcher.stop()
         observer = self.loops["observer"]
         if isinstance(observer, ObserverLoop):
             await observer.stop()

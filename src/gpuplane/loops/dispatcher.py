@@ -1,7 +1,8 @@
 """The dispatcher: tells backends to start admitted attempts and to stop stopping ones.
 
 Work towards backends is done outside any transaction and is idempotent; what was done is written
-back afterwards, so a crash between the two only repeats it.
+back afterwards, so a crash between the two only repeats it. Each cluster is served by a task of its
+own: a turn waits for those that answer, and one that hangs is left alone until it has ended.
 """
 
 import asyncio
@@ -19,9 +20,10 @@ from gpuplane.backends.interface import (
     Tombstoned,
     Unavailable,
 )
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Job, Surroundings
 from gpuplane.domains.secrets import service as secrets
@@ -30,14 +32,17 @@ from gpuplane.kit.errors import ProductError
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
-from gpuplane.loops.offers import Offers
+from gpuplane.loops.looks import Looks
+from gpuplane.loops.offers import Offers, OffersToDo
 from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.dispatcher")
 
 BATCH = 500
 AT_ONCE = 32
-"""Attempts that are being started at the same time: bounds open files and backend load."""
+"""Attempts being started on a cluster at the same time: bounds open files and backend load."""
+TURN_S = 10.0
+"""How long a turn waits for clusters; one that takes longer goes on without the turn."""
 NOTE_EVERY_S = 1.0
 """How long what was started waits for the rest of its batch before it is stored: a slow start holds
 up no other, and what is killed in the middle does not begin from nothing again."""
@@ -68,6 +73,7 @@ class DispatcherLoop:
         keys: SealingKeys,
         tracing: Tracing,
         period_s: float = 5.0,
+        turn_s: float = TURN_S,
     ) -> None:
         """Make the loop.
 
@@ -80,8 +86,11 @@ class DispatcherLoop:
             keys: Opens the secrets that jobs refer to.
             tracing: Carries the trace of a submit into the job.
             period_s: How often it looks without being woken.
+            turn_s: How long a turn waits for a cluster that does not answer.
         """
         self.period_s = period_s
+        self._turn_s = turn_s
+        self._clusters = Looks(self.name)
         self._database = database
         self._clock = clock
         self._backends = backends
@@ -89,21 +98,43 @@ class DispatcherLoop:
         self._chance = chance
         self._keys = keys
         self._tracing = tracing
-        self._offers = Offers(database, clock, backends, around, chance, self._reveal)
+        self._offers = Offers(database, clock, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when something was done and there may be more."""
-        served = [cluster_id for cluster_id, _ in self._backends.items()]
-        to_evict = await self._database.read(lambda s: jobs.list_to_evict(s, served, BATCH))
-        evicted = await self._evict(to_evict) if to_evict else 0
-        waiting = await self._database.read(lambda s: jobs.list_to_ensure(s, served, BATCH))
-        noted = await self._ensure(waiting) if waiting else 0
-        more = await self._offers.run_once()
-        is_full = len(waiting) == BATCH or len(to_evict) == BATCH
-        return more or (is_full and bool(evicted or noted))
+        served = {
+            cluster_id: backend
+            for cluster_id, backend in self._backends.items()
+            if not self._clusters.is_under_way(cluster_id)
+        }
+        to_do = await self._database.read(lambda s: _list_to_do(s, list(served)))
+        offers = await self._offers.list_to_do(served)
+        got_on: set[ClusterId] = set()
+
+        async def serve(cluster_id: ClusterId) -> None:
+            if await self._serve(to_do.get(cluster_id), offers.get(cluster_id)):
+                got_on.add(cluster_id)
+
+        works = {each: partial(serve, each) for each in served if each in to_do or each in offers}
+        await self._clusters.run(works, self._turn_s)
+        return bool(got_on)
+
+    async def stop(self) -> None:
+        """End what is under way towards clusters."""
+        await self._clusters.stop()
+
+    async def _serve(self, mine: "_ToDo | None", offers: OffersToDo | None) -> bool:
+        """Do what one cluster is to be told; True when something was and more may be left."""
+        is_done, is_full = False, False
+        if mine is not None:
+            evicted = await self._evict(mine.to_evict) if mine.to_evict else 0
+            noted = await self._ensure(mine.waiting) if mine.waiting else 0
+            is_done, is_full = bool(evicted or noted), mine.is_full
+        more = await self._offers.serve(offers) if offers is not None else False
+        return more or (is_done and is_full)
 
     async def _ensure(self, waiting: Sequence[Attempt]) -> int:
-        """Start attempts; return of how many something was stored."""
+        """Start attempts of one cluster; return of how many something was stored."""
         around = self._around()
         plans = await self._database.read(lambda s: jobs.load_plans(s, waiting, around))
         limit = asyncio.Semaphore(AT_ONCE)
@@ -238,6 +269,32 @@ class DispatcherLoop:
                             now=now,
                         ),
                     )
+
+
+@dataclass(frozen=True, slots=True)
+class _ToDo:
+    """What of a batch is one cluster's."""
+
+    to_evict: Sequence[Attempt]
+    waiting: Sequence[Attempt]
+    is_full: bool
+    """Whether the batch took as many as it may, so that more may be left."""
+
+
+def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[ClusterId, _ToDo]:
+    """Return what is to be stopped and started, by cluster."""
+    to_evict = jobs.list_to_evict(session, served, BATCH)
+    waiting = jobs.list_to_ensure(session, served, BATCH)
+    is_full = BATCH in (len(to_evict), len(waiting))
+    ids = {each.cluster_id for each in (*to_evict, *waiting)}
+    return {
+        cluster_id: _ToDo(
+            [each for each in to_evict if each.cluster_id == cluster_id],
+            [each for each in waiting if each.cluster_id == cluster_id],
+            is_full,
+        )
+        for cluster_id in ids
+    }
 
 
 def _note_ensured(

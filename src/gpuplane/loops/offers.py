@@ -3,9 +3,9 @@
 What is done towards a backend is done outside any transaction and is idempotent, as with attempts.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.backends.interface import (
@@ -20,18 +20,30 @@ from gpuplane.backends.interface import (
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
-from gpuplane.db.sessions import ReadSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Job, Offer, Surroundings
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.failpoints import failpoint
-from gpuplane.loops.ports import Backends
 
 log = logging.getLogger("gpuplane.offers")
 
 BATCH = 200
 """Offers carried in one turn: each is a few calls to an API server."""
 WITHDRAW_REASON = "Withdrawn"
+DELAYED = "NotHandedOver"
+"""What is said of an offer that its cluster could not take just now, until the cluster speaks."""
+MAX_TOLD_CHARS = 500
+"""Of the cluster's sentence: the name of a webhook and why it does not answer, not its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffersToDo:
+    """What one cluster is to be told of offers."""
+
+    backend: Backend
+    to_evict: Sequence[Offer]
+    waiting: Sequence[Offer]
 
 
 class Offers:
@@ -41,7 +53,6 @@ class Offers:
         self,
         database: Database,
         clock: Clock,
-        backends: Backends,
         around: Callable[[], Surroundings],
         chance: Callable[[], float],
         reveal: Callable[[Job], Awaitable[dict[str, str]]],
@@ -49,43 +60,49 @@ class Offers:
         """Make it of the dispatcher's parts; `reveal` gives the secret values of a job."""
         self._database = database
         self._clock = clock
-        self._backends = backends
         self._around = around
         self._chance = chance
         self._reveal = reveal
+        self._told: dict[ClusterId, dict[AttemptId, str]] = {}
 
-    async def run_once(self) -> bool:
-        """Take back what is void and carry what is new; True when there may be more."""
+    async def list_to_do(self, served: Mapping[ClusterId, Backend]) -> dict[ClusterId, OffersToDo]:
+        """Take back what is void, and return what each cluster is to be told; none of nothing."""
         if await self._database.read(jobs.has_void_offers):
             await self._database.write(
                 "jobs.withdraw_void_offers", lambda s: jobs.withdraw_void_offers(s, BATCH)
             )
-        served = dict(self._backends.items())
-        to_do = await self._database.read(lambda s: _list_to_do(s, list(served)))
-        results = await asyncio.gather(
-            *(self._serve(served[key], *each) for key, each in to_do.items()),
-            return_exceptions=True,  # what goes wrong with one cluster stops no other
-        )
-        for each in results:
-            if isinstance(each, BaseException):
-                raise each
-        return any(results)
+        listed = await self._database.read(lambda s: _list_to_do(s, list(served)))
+        return {
+            key: OffersToDo(served[key], to_evict, waiting)
+            for key, (to_evict, waiting) in listed.items()
+            if to_evict or waiting
+        }
 
-    async def _serve(
-        self, backend: Backend, to_evict: Sequence[Offer], waiting: Sequence[Offer]
-    ) -> bool:
+    async def serve(self, to_do: OffersToDo) -> bool:
         """Carry what one cluster is to know; True when something was done and more may be left.
 
-        One that is out of reach is asked once a turn.
+        One that is out of reach is asked once a turn, and its jobs say so.
         """
         try:
-            evicted = await self._evict(backend, to_evict) if to_evict else 0
-            taken = await self._ensure(backend, waiting) if waiting else 0
+            evicted = await self._evict(to_do.backend, to_do.to_evict) if to_do.to_evict else 0
+            taken = await self._ensure(to_do.backend, to_do.waiting) if to_do.waiting else 0
         except Unavailable as error:
             log.warning("offers are not carried just now: %s", error.message)
+            await self._tell(to_do.waiting, error.message[:MAX_TOLD_CHARS])
             return False
-        is_full = len(to_evict) == BATCH or len(waiting) == BATCH
+        is_full = BATCH in (len(to_do.to_evict), len(to_do.waiting))
         return is_full and bool(evicted or taken)
+
+    async def _tell(self, waiting: Sequence[Offer], why: str) -> None:
+        """Say at jobs of one cluster why they are not handed over yet, once for each reason."""
+        for cluster_id in {each.cluster_id for each in waiting}:
+            told = self._told.get(cluster_id, {})
+            untold = [each.attempt_id for each in waiting if told.get(each.attempt_id) != why]
+            if untold:
+                await self._database.write(
+                    "jobs.note_offers_delayed", partial(_note_delayed, attempt_ids=untold, why=why)
+                )
+            self._told[cluster_id] = {each.attempt_id: why for each in waiting}
 
     async def _ensure(self, backend: Backend, waiting: Sequence[Offer]) -> int:
         around = self._around()
@@ -156,6 +173,19 @@ class Offers:
                     "jobs.note_offers_evicted", lambda s: jobs.note_offers_evicted(s, sent, now)
                 )
         return len(sent)
+
+
+def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: str) -> None:
+    for attempt_id in attempt_ids:
+        jobs.note_admission(
+            session,
+            attempt_id,
+            reason=DELAYED,
+            message=why,
+            admitted_at=None,
+            usage_of={},
+            cluster_queue="",
+        )
 
 
 def _list_to_do(

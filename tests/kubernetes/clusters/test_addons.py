@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import tarfile
 from collections.abc import AsyncIterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +15,8 @@ from gpuplane.loops.clusters.addons import adopt, bring_in
 from gpuplane.loops.clusters.catalogue import Addon, find_addon
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools
 from tests.faults.inside import Inside, inside
-from tests.kubernetes.clusters.worlds import registered
+from tests.kubernetes.clusters.worlds import pack, registered
 from tests.kubernetes.rigged import RunningCluster
-
-CONFIG_MAP = """\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: "{{ .Release.Name }}-marks", namespace: "{{ .Release.Namespace }}"}
-data: {values: {{ .Values | toJson | quote }}}
-"""
-
-
-def pack(folder: Path, addon: Addon) -> None:
-    """Write a small chart of an add-on's name and version where charts are looked for."""
-    about = f"apiVersion: v2\nname: {addon.chart_name}\nversion: {addon.version}\n"
-    files = {"Chart.yaml": about, "templates/marks.yaml": CONFIG_MAP, "values.yaml": "{}\n"}
-    path = folder / f"{addon.chart_name}-{addon.version}.tgz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(f"{addon.chart_name}/{name}")
-            entry.size = len(text)
-            archive.addfile(entry, BytesIO(text.encode()))
 
 
 @pytest.fixture
@@ -89,11 +68,12 @@ async def test_a_chart_of_the_folder_is_installed_and_kept_when_it_is_tried_agai
     await helm.uninstall(nfd.release, nfd.namespace)
 
 
+@pytest.mark.parametrize("repo", ["", "https://127.0.0.1:1/charts"], ids=["none", "away"])
 async def test_a_chart_that_cannot_be_had_is_told_by_name_and_no_try_is_wasted_on_it(
-    world: tuple[Inside, ClusterTools, Any], nfd: Addon
+    world: tuple[Inside, ClusterTools, Any], nfd: Addon, repo: str
 ) -> None:
     it, tools, cluster = world
-    nowhere = dataclasses.replace(nfd, repo="")
+    nowhere = dataclasses.replace(nfd, repo=repo)
     status = await bring_in(tools, cluster, nowhere, None, 1)
     assert isinstance(status, AddonStatus)
     assert status.state == "failed"

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import tarfile
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+from gpuplane.loops.clusters.catalogue import Addon
 from tests.faults.inside import Inside
 from tests.waiting import wait_until_async
 
 OVER = ("completed", "failed", "cancelled")
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: "{{ .Release.Name }}-marks", namespace: "{{ .Release.Namespace }}"}
+data: {values: {{ .Values | toJson | quote }}}
+"""
+"""What a stand-in chart makes: its values, for a test to read."""
+
+
+def pack(folder: Path, addon: Addon, template: str = CONFIG_MAP) -> None:
+    """Write a small chart of an add-on's name and version where charts are looked for."""
+    about = f"apiVersion: v2\nname: {addon.chart_name}\nversion: {addon.version}\n"
+    files = {"Chart.yaml": about, "templates/marks.yaml": template, "values.yaml": "{}\n"}
+    path = folder / f"{addon.chart_name}-{addon.version}.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"{addon.chart_name}/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, BytesIO(text.encode()))
 
 
 async def register(it: Inside, name: str, kubeconfig: str, **more: Any) -> dict[str, Any]:

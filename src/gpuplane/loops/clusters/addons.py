@@ -9,12 +9,13 @@ import hashlib
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gpuplane.core.ids import ClusterId
 from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
+from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import AddonStatus, Cluster, ClusterKey
 from gpuplane.kit.ids import new_id
@@ -51,7 +52,8 @@ GIVES_UP_AT_ONCE = frozenset(
 HELM_S = 600.0
 NFD_TRIES = 2
 KEY_SECRET = "gpuplane-metrics-key"
-SCC_ROLE = "system:openshift:scc:privileged"
+SCC_ROLE = "system:openshift:scc:{}"
+"""The ClusterRole that OpenShift has for each of its security context constraints."""
 
 _queues: defaultdict[ClusterId, asyncio.Lock] = defaultdict(asyncio.Lock)
 """Helm changes of one cluster, one after the other; other clusters do not wait for them."""
@@ -97,6 +99,7 @@ async def bring_in(
         return await _note(tools, cluster, addon, "left_out", "It was not asked for.")
     if not tools.addons.helm:
         return await _note(tools, cluster, addon, "left_out", "No helm is set on this server.")
+    addon = addon.for_kubernetes(cluster.kubernetes_version)
     try:
         async with _queues[cluster.id]:
             helm = await tools.helm(cluster)
@@ -116,7 +119,9 @@ async def look(
     """Return what decides about add-ons on a cluster."""
     facts = await load_facts(tools, cluster)
     releases = tuple(await helm.list())
-    groups = {addon.served for addon in load_addons() if addon.served}
+    listed = load_addons()
+    groups = {each.served for each in listed if each.served}
+    groups |= {group for each in listed for group in each.needs}
     async with tools.client(cluster) as client:
         served = {group for group in sorted(groups) if await client.served(group) is not None}
     in_place = {
@@ -167,6 +172,8 @@ async def _act(
         chart_of(addon, tools.addons.charts),
         values,
         timeout_s=HELM_S,
+        # Labels are waited for afterwards, for as long as is set: not for pods before.
+        wait=addon.ready == "workload",
     )
     return await _note(tools, cluster, addon, state, "", made)
 
@@ -186,6 +193,7 @@ async def free(helm: Helm, release: Release) -> None:
 
 async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonStatus | Failed:
     """Take over what is installed already: a release as it is, objects without one by Helm."""
+    addon = addon.for_kubernetes(cluster.kubernetes_version)
     try:
         async with _queues[cluster.id]:
             helm = await tools.helm(cluster)
@@ -238,25 +246,27 @@ def chart_of(addon: Addon, folder: str) -> Chart:
 
 
 async def grant_scc(client: KubeClient, addon: Addon) -> None:
-    """Let an add-on's accounts use OpenShift's privileged constraints, in its namespace alone."""
+    """Let an add-on's accounts use those constraints of OpenShift that it needs, where it is."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": addon.namespace}}
     await client.apply(namespace)
-    await client.apply(
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": f"gpuplane-{addon.name}-scc", "namespace": addon.namespace},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": SCC_ROLE,
-            },
-            "subjects": [
-                {"kind": "ServiceAccount", "name": name, "namespace": addon.namespace}
-                for name in addon.openshift.scc
-            ],
-        }
-    )
+    for constraint, accounts in sorted(addon.openshift.scc.items()):
+        name = f"gpuplane-{addon.name}-scc-{constraint}"
+        await client.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": name, "namespace": addon.namespace},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": SCC_ROLE.format(constraint),
+                },
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": account, "namespace": addon.namespace}
+                    for account in accounts
+                ],
+            }
+        )
 
 
 async def _remote_write(tools: ClusterTools, cluster: Cluster, addon: Addon) -> dict[str, Any]:
@@ -306,17 +316,26 @@ def _sleep_for_labels(tools: ClusterTools, number: int) -> Sleeping:
 
 
 async def _await_labels(tools: ClusterTools, cluster: Cluster, call: StepCall) -> Answer:
-    """Look whether nodes have labels; after two looks go on by what else tells."""
+    """Look whether nodes have labels; after two looks go on by what else tells, with a warning."""
     facts = await load_facts(tools, cluster)
-    if any(each.nfd_detected for each in facts):
-        labelled = sum(each.nfd_detected for each in facts)
-        return Completed({"nfd": "installed", "labelled": labelled})
     number = int(call.state["look"])
+    labelled = sum(each.nfd_detected for each in facts)
+    found = {"nfd": "installed", "labelled": labelled, "looks": number}
+    if labelled:
+        return Completed(found)
     if number < NFD_TRIES:
         return _sleep_for_labels(tools, number + 1)
-    waited = NFD_TRIES * tools.addons.nfd_wait_ms // 1000
+    waited = f"{NFD_TRIES * tools.addons.nfd_wait_ms / 1000:g}"
     said = f"No node had labels after {waited} s; hardware is told by what else there is."
-    return Completed({"nfd": "installed", "labelled": 0, "warning": said}, message=said)
+    now = tools.clock.now_ms()
+
+    def warn(session: WriteSession) -> None:
+        for each in clusters.list_addons(session, cluster.id):
+            if each.name == "nfd":
+                clusters.note_addon(session, replace(each, message=said, updated_at=now))
+
+    await tools.database.write("clusters.note_addon", warn)
+    return Completed({**found, "warning": said}, message=said)
 
 
 async def _adopted(tools: ClusterTools, cluster: Cluster) -> frozenset[str]:

@@ -6,7 +6,7 @@ Owns the decision to install, adopt, leave alone or leave out; never talks to a 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import yaml
 from gpuplane.kube.helm import Release
 
 When = Literal["always", "nvidia", "receiver"]
+Ready = Literal["workload", "labels"]
 _NUMBER = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -30,10 +31,29 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class OpenShift:
-    """What OpenShift needs of an add-on: why it is refused, or which accounts need an SCC."""
+    """What OpenShift makes of an add-on: why it is refused, or which accounts need which SCC."""
 
     refuse: str = ""
-    scc: tuple[str, ...] = ()
+    scc: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One version of a chart, and the first and last version of Kubernetes that it is made for."""
+
+    version: str
+    kubernetes: tuple[str, str]
+
+    def fits(self, kubernetes_version: str) -> bool:
+        """Return whether it is made for a version of Kubernetes."""
+        found = number_of(kubernetes_version)
+        first, last = number_of(self.kubernetes[0]), number_of(self.kubernetes[1])
+        return (
+            found is not None
+            and first is not None
+            and last is not None
+            and (first <= found <= last)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +67,11 @@ class Addon:
     release: str
     namespace: str
     kubernetes: tuple[str, str]
+    source: str
     repo: str = ""
+    older: tuple[Pin, ...] = ()
+    needs: tuple[str, ...] = ()
+    ready: Ready = "workload"
     when: When = "always"
     unless: tuple[str, ...] = ()
     served: str = ""
@@ -66,16 +90,21 @@ class Addon:
         name, _, version = release.chart.rpartition("-")
         return name == self.chart_name and bool(version)
 
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """Return its versions, newest first: the row of the compatibility matrix."""
+        return (Pin(self.version, self.kubernetes), *self.older)
+
+    def for_kubernetes(self, kubernetes_version: str) -> "Addon":
+        """Return it in the newest version made for one of Kubernetes, as it is where none is."""
+        for pin in self.pins:
+            if pin.fits(kubernetes_version):
+                return replace(self, version=pin.version, kubernetes=pin.kubernetes)
+        return self
+
     def fits(self, kubernetes_version: str) -> bool:
         """Return whether its pinned version is made for a version of Kubernetes."""
-        found = number_of(kubernetes_version)
-        first, last = number_of(self.kubernetes[0]), number_of(self.kubernetes[1])
-        return (
-            found is not None
-            and first is not None
-            and last is not None
-            and (first <= found <= last)
-        )
+        return Pin(self.version, self.kubernetes).fits(kubernetes_version)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,7 +118,7 @@ class Situation:
 
     Attributes:
         vendors: Whose devices its nodes have.
-        served: Groups of the list that its API serves.
+        served: Groups that the list names and its API serves.
         releases: Every Helm release there.
         wanted: Names that were asked for; None for all.
         in_place: Names of add-ons that are in, by whomever.
@@ -184,14 +213,19 @@ def _decide_install(addon: Addon, seen: Situation) -> Decision:
     if others:
         return Decision("leave_out", f"{', '.join(others)} brings the same.")
     if not addon.fits(seen.kubernetes_version):
-        first, last = addon.kubernetes
+        made = ", ".join(
+            f"version {pin.version} for Kubernetes {pin.kubernetes[0]} to {pin.kubernetes[1]}"
+            for pin in addon.pins
+        )
         return Decision(
             "leave_out",
-            f"Version {addon.version} is made for Kubernetes {first} to {last}; "
-            f"the cluster runs {seen.kubernetes_version}.",
+            f"{made[:1].upper()}{made[1:]} is known; the cluster runs {seen.kubernetes_version}.",
         )
     if seen.distribution == "openshift" and addon.openshift.refuse:
         return Decision("leave_out", f"OpenShift: {addon.openshift.refuse}")
+    absent = [group for group in addon.needs if group not in seen.served]
+    if absent:
+        return Decision("leave_out", f"It needs {' and '.join(absent)}, which is not served there.")
     return Decision("install")
 
 

@@ -65,6 +65,40 @@ def test_a_version_of_kubernetes_that_a_chart_is_not_made_for_is_named() -> None
     assert "v1.27.3" in decision.reason
 
 
+def test_an_older_cluster_gets_the_newest_version_that_is_made_for_it() -> None:
+    operator = addon("gpu-operator")
+    assert operator.for_kubernetes("v1.34.4").version == "v25.10.1"
+    old = operator.for_kubernetes("v1.29.2")
+    assert (old.version, old.kubernetes) == ("v25.3.4", ("1.29", "1.33"))
+    assert decide(old, a_situation(kubernetes_version="v1.29.2")).verb == "install"
+
+
+def test_a_cluster_that_no_version_is_made_for_is_told_all_there_are() -> None:
+    ancient = addon("gpu-operator").for_kubernetes("v1.40.0")
+    decision = decide(ancient, a_situation(kubernetes_version="v1.40.0"))
+    assert decision.verb == "leave_out"
+    for word in ("v25.10.1", "1.30 to 1.35", "v25.3.4", "1.29 to 1.33", "v1.40.0"):
+        assert word in decision.reason
+
+
+def test_every_addon_says_where_its_version_was_read() -> None:
+    for each in load_addons():
+        assert each.version.removeprefix("v") in each.source.replace("\n", " ") or each.older
+
+
+def test_what_an_addon_needs_and_is_not_there_is_named() -> None:
+    needed = frozenset({"gateway.networking.k8s.io", "gateway.envoyproxy.io"})
+    decision = decide(addon("aibrix"), a_situation(served=frozenset({"gateway.networking.k8s.io"})))
+    assert decision.verb == "leave_out"
+    assert decision.reason == "It needs gateway.envoyproxy.io, which is not served there."
+    assert decide(addon("aibrix"), a_situation(served=needed)).verb == "install"
+
+
+def test_the_chart_of_hami_is_told_not_to_ask_for_a_label_that_nobody_sets() -> None:
+    selector = compute_values(addon("hami"), {"hami_port": 31_993})["devicePlugin"]
+    assert selector == {"nvidiaNodeSelector": {"gpu": None, "nvidia.com/gpu.present": "true"}}
+
+
 def test_what_was_not_asked_for_is_left_out() -> None:
     decision = decide(addon("nfd"), a_situation(wanted=frozenset({"kueue"})))
     assert (decision.verb, decision.reason) == ("leave_out", "It was not asked for.")
@@ -116,7 +150,7 @@ def test_settings_fill_in_the_values_of_a_chart() -> None:
 
 
 def test_a_chart_in_no_repository_is_told_by_name(tmp_path: Path) -> None:
-    with pytest.raises(HelmError, match=r"aibrix-0\.4\.1\.tgz"):
+    with pytest.raises(HelmError, match=r"aibrix-0\.7\.0\.tgz"):
         chart_of(addon("aibrix"), "")
-    (tmp_path / "aibrix-0.4.1.tgz").write_bytes(b"")
-    assert chart_of(addon("aibrix"), str(tmp_path)).ref.endswith("aibrix-0.4.1.tgz")
+    (tmp_path / "aibrix-0.7.0.tgz").write_bytes(b"")
+    assert chart_of(addon("aibrix"), str(tmp_path)).ref.endswith("aibrix-0.7.0.tgz")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuplane.backends.kubernetes.manifests.workspaces import UNPACK
 from gpuplane.backends.kubernetes.names import PLACEMENT_GATE, PREFIX
 from gpuplane.backends.kubernetes.shapes import Condition, Container, Pod
 from gpuplane.core.reasons import Word
@@ -64,11 +65,12 @@ class Cause:
 
 def why_waiting(pod: Pod) -> str:
     """Return why a pod does not run yet, in the cluster's own words; empty when it is starting."""
-    container = pod.main
-    if container is not None and container.state.waiting is not None:
+    containers = [*pod.status.init_container_statuses, *([pod.main] if pod.main else ())]
+    for container in containers:
         waiting = container.state.waiting
-        if waiting.reason and waiting.reason not in ("ContainerCreating", "PodInitializing"):
-            return _sentence(waiting.reason, waiting.message)
+        if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
+            continue
+        return _sentence(waiting.reason, waiting.message)
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return _sentence(condition.reason or "Unschedulable", condition.message)
@@ -107,6 +109,9 @@ def _of_container(pod: Pod, code: int | None, signal: int | None) -> Cause:
     if ended is None:
         if pod.status.phase == "Succeeded":
             return Cause(Word.COMPLETED, "", 0)
+        before = _failed_before(pod)
+        if before:
+            return Cause(Word.START_FAILED, before)
         text = _sentence(pod.status.reason or "Failed", pod.status.message)
         return Cause(Word.START_FAILED, text)
     if ended.reason == "OOMKilled":
@@ -120,6 +125,18 @@ def _of_container(pod: Pod, code: int | None, signal: int | None) -> Cause:
         text = _with_detail(f"was ended by signal {signal}", ended.message)
         return Cause(Word.SIGNALLED, text, code, signal)
     return Cause(Word.NON_ZERO_EXIT, _with_detail(f"exited with code {code}", ended.message), code)
+
+
+def _failed_before(pod: Pod) -> str:
+    """Return how what comes before the job's container failed, empty where it did not."""
+    for container in pod.status.init_container_statuses:
+        for state in (container.state, container.last_state):
+            ended = state.terminated
+            if ended is not None and ended.exit_code:
+                what = "unpacking the working directory" if container.name == UNPACK else "it"
+                text = f"{container.name}: {what} ended with code {ended.exit_code}"
+                return _with_detail(text, ended.message or ended.reason)
+    return ""
 
 
 def _exit_of(container: Container | None) -> tuple[int | None, int | None]:

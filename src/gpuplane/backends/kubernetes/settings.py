@@ -52,6 +52,8 @@ class KubernetesSettings:
         max_log_bytes: Kept of one replica's output; kubelets keep 10 MiB by default.
         log_followers: Logs that are read off the cluster at the same time.
         log_timeout_s: How long the output of a replica that has ended may take to be read off.
+        max_workspace_bytes: Of a packed working directory that travels to the cluster: it lies in
+            etcd, 0.9 MiB an object, until the attempt's workload goes.
         max_exec_bytes: Most that a command run beside a replica may print on each stream.
         requests_at_once: Objects that are written at the same time.
     """
@@ -72,5 +74,6 @@ class KubernetesSettings:
     max_log_bytes: int = 64 << 20
     log_followers: int = 32
     log_timeout_s: float = 30.0
+    max_workspace_bytes: int = 8 << 20
     max_exec_bytes: int = 1 << 20
     requests_at_once: int = 32

@@ -109,6 +109,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     start_time: str | None = None
     conditions: list[Condition] = []
     container_statuses: list[Container] = []
+    init_container_statuses: list[Container] = []
 
 
 class Pod(msgspec.Struct):

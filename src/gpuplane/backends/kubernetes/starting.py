@@ -28,6 +28,7 @@ from gpuplane.backends.kubernetes.manifests.workloads import (
     owned_by,
     secret_of,
 )
+from gpuplane.backends.kubernetes.manifests.workspaces import load_workspace
 from gpuplane.backends.kubernetes.records import (
     ACCEPTED,
     decide_accept,
@@ -122,7 +123,10 @@ async def ensure_started(
         BackendError: If it cannot be said in objects.
         KubeError: What the cluster refused; nothing is left half-started where it is final.
     """
-    workload = compute_workload(plan, settings, cluster_id, tuple(sorted(secrets)), served)
+    workspace = await asyncio.to_thread(load_workspace, plan, settings)
+    workload = compute_workload(
+        plan, settings, cluster_id, tuple(sorted(secrets)), served, workspace
+    )
     labels = plan.spec.labels if plan.spec is not None else {}
     record = await records.change(
         plan.ref.attempt_id,

@@ -302,7 +302,6 @@ def test_secrets_are_named_in_the_pod_and_kept_in_an_immutable_object() -> None:
     ("changes", "said"),
     [
         ({"execution": Execution(command=("x",))}, "needs an image"),
-        ({"workspace_archive": "/w.tar.gz"}, "working directory"),
         ({"replicas": ()}, "no replica"),
     ],
 )

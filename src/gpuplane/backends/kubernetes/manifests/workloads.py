@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.backends.interface import AttemptPlan, BackendError
+from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests import jobs, services
 from gpuplane.backends.kubernetes.manifests.pods import (
@@ -21,9 +21,13 @@ from gpuplane.backends.kubernetes.manifests.pods import (
     ranks_of,
 )
 from gpuplane.backends.kubernetes.manifests.volumes import compute_volumes
+from gpuplane.backends.kubernetes.manifests.workspaces import (
+    compute_pieces,
+    unpacked_first,
+    with_workspace,
+)
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
-from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType
 
 MANIFEST_FORMAT = 1
@@ -60,23 +64,24 @@ def compute_workload(
     cluster_id: str,
     secret_names: Sequence[str],
     served: Served,
+    workspace: bytes | None = None,
 ) -> Workload:
     """Return every object of an attempt.
 
     Args:
         secret_names: Environment names of secrets; their values join in `secret_of`.
+        workspace: The packed working directory, None where there is none.
 
     Raises:
         BackendError: If no objects can say what was asked; names what.
     """
-    if plan.workspace_archive is not None:
-        raise BackendError(
-            Word.START_FAILED,
-            "a working directory does not travel to a cluster: put it into the image or a volume",
-        )
     ranks_of(plan)
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
     volumes = compute_volumes(plan, settings, served)
+    owned: list[Object] = []
+    if workspace is not None:
+        owned += compute_pieces(plan, owner_labels(plan, cluster_id), workspace)
+        volumes = with_workspace(volumes, plan, len(owned))
     is_service = plan.job_type is JobType.SERVICE
     template = compute_template(
         plan,
@@ -86,7 +91,8 @@ def compute_workload(
         dict.fromkeys(secret_names, name),
         services.port_of(plan) if is_service else None,
     )
-    owned: list[Object] = []
+    if workspace is not None:
+        unpacked_first(template, plan)
     scaling: tuple[Object, ...] = ()
     if is_service:
         main = services.compute_deployment(plan, cluster_id, template)

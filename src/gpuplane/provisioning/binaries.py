@@ -3,7 +3,8 @@
 Owns what the binary is told by its environment: credentials of the clouds and nothing of ours.
 Nothing secret is an argument, and what the binary says is passed on without the values of
 credentials. Runs no shell. The lock of the cluster is handed on, so that it is held for as long as
-the binary or anything it started lives, also when this process is gone.
+the binary or anything it started lives, also when this process is gone; and nothing of this process
+is needed for it to come to its end.
 """
 
 import contextlib
@@ -32,6 +33,11 @@ MIN_SECRET_CHARS = 6
 """Shorter values are words: taking them out would only garble what is said."""
 STDERR_BYTES = 64 << 10
 STDOUT_BYTES = 64 << 20
+STDOUT, STDERR = "stdout", "stderr"
+"""Files of the working folder, not pipes: when this process dies, a pipe without a reader would
+end the binary at its next word, between making something and writing down that it was made."""
+LOOK_S = 0.1
+"""How often what it wrote is looked at."""
 GRACE_S = 120.0
 """What the binary gets to finish what it is at and write its state, before it is killed."""
 
@@ -101,16 +107,17 @@ def run_binary(
         ProvisioningError: If it ran out of time, was interrupted, or could not be started.
     """
     try:
-        process = subprocess.Popen(
-            list(arguments),
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[lock],
-            start_new_session=True,  # Ctrl-C reaches us alone, and is passed on once
-        )
+        with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
+            process = subprocess.Popen(
+                list(arguments),
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[lock],
+                start_new_session=True,  # Ctrl-C reaches us alone, and is passed on once
+            )
     except OSError as error:
         raise ProvisioningError(
             Reason.NO_BINARY, f"{arguments[0]} cannot be started: {error.strerror}."
@@ -120,7 +127,8 @@ def run_binary(
     deadline.daemon = True
     deadline.start()
     try:
-        stdout = running.read(on_line)
+        with (folder / STDOUT).open("rb") as written:
+            kept = running.follow(written, on_line)
     finally:
         deadline.cancel()
         running.end()
@@ -130,31 +138,38 @@ def run_binary(
             f"`{arguments[1]}` had not ended after {timeout_s:g} s and was interrupted.",
             "What it had made by then is kept. Go on with a new plan, or give it more time.",
         )
-    stderr = without_secrets(running.stderr.decode(errors="replace"), environment)
-    return Ended(process.returncode, stdout, stderr)
+    last = (folder / STDERR).read_bytes()[-STDERR_BYTES:].decode(errors="replace")
+    return Ended(process.returncode, kept, without_secrets(last, environment))
 
 
 class _Running:
-    """A running command, its two streams and its end."""
+    """A running command and its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self.stderr = bytearray()
         self.is_out_of_time = False
         self._killing: threading.Timer | None = None
-        self._reader = threading.Thread(target=self._keep_last, daemon=True)
-        self._reader.start()
 
-    def read(self, on_line: Callable[[str], None] | None) -> bytes:
+    def follow(self, written: IO[bytes], on_line: Callable[[str], None] | None) -> bytes:
         """Return what it writes until it ends; Ctrl-C is passed on, and its end waited for."""
-        assert self.process.stdout is not None
-        kept = bytearray()
-        is_interrupted = False
+        kept, begun = bytearray(), bytearray()
+        is_interrupted = is_over = False
         while True:
             try:
-                self._read_on(self.process.stdout, kept, on_line)
-                self.process.wait()
-                break
+                for line in written:
+                    begun += line
+                    if not line.endswith(b"\n"):
+                        break  # the rest of the line is still to come
+                    if on_line is not None:
+                        on_line(begun.decode(errors="replace"))
+                    elif len(kept) <= STDOUT_BYTES:
+                        kept += begun
+                    begun.clear()
+                if is_over:
+                    break
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(LOOK_S)
+                    is_over = True  # and once more for what it wrote last
             except KeyboardInterrupt:
                 is_interrupted = True
                 self._send(signal.SIGINT)
@@ -164,7 +179,7 @@ class _Running:
                 "It was interrupted.",
                 "What was made by then is kept. Go on with a new plan.",
             )
-        return bytes(kept)
+        return bytes(kept + begun)
 
     def interrupt_for_time(self) -> None:
         """Let it write its state and end; kill it when it does not."""
@@ -185,25 +200,6 @@ class _Running:
             except subprocess.TimeoutExpired:
                 self._send(signal.SIGKILL)
                 self.process.wait()
-        self._reader.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
-
-    def _read_on(
-        self, stream: IO[bytes], kept: bytearray, on_line: Callable[[str], None] | None
-    ) -> None:
-        for line in stream:
-            if on_line is not None:
-                on_line(line.decode(errors="replace"))
-            elif len(kept) <= STDOUT_BYTES:
-                kept += line
-
-    def _keep_last(self) -> None:
-        assert self.process.stderr is not None
-        while chunk := self.process.stderr.read1(8 << 10):  # type: ignore[attr-defined]  # a BufferedReader
-            self.stderr += chunk
-            del self.stderr[:-STDERR_BYTES]
 
     def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

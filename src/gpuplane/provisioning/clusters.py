@@ -20,6 +20,7 @@ from gpuplane.core.provisioning.plans import (
     UnreadablePlan,
     summary_of,
 )
+from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.provisioning.binaries import (
     Ended,
@@ -154,7 +155,9 @@ class Provisioner:
             if told["document"] is not None:
                 vault.put_document(told["document"])
             vault.drop_plan()  # whatever comes of it, it is not applied twice
+            failpoint("provisioning:before-apply")
             run("apply", ["-input=false", "-json", PLAN], self._limits.apply_s)
+            failpoint("provisioning:applied")
         if told["purpose"] == Purpose.DEPROVISION:
             self._remove_if_gone(vault)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.provisioning.errors import ProvisioningError, Reason
 
@@ -69,6 +70,7 @@ class Vault:
             state = self._opened("state.sealed", "state")
             if state is not None:
                 write_private(self.work / STATE, state)
+            failpoint("provisioning:laid-out")
             if (self.folder / "terraform.lock.hcl").exists():
                 shutil.copyfile(self.folder / "terraform.lock.hcl", self.work / PROVIDER_LOCK)
             try:
@@ -159,7 +161,9 @@ class Vault:
         if best is not None and best != sealed:
             if sealed is not None:
                 self._seal("state.previous.sealed", "state", sealed)
+            failpoint("provisioning:previous-kept")
             self._seal("state.sealed", "state", best)
+        failpoint("provisioning:sealed")
         if (self.work / PROVIDER_LOCK).exists():
             write_private(
                 self.folder / "terraform.lock.hcl", (self.work / PROVIDER_LOCK).read_bytes()

@@ -82,7 +82,7 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     Right(kinds.CLUSTER_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
     Right(kinds.LOCAL_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
     Right(kinds.COHORT, (*READ, *WRITE), "quotas are written", is_required=False),
-    Right(kinds.TOPOLOGY, READ, "topologies are shown", is_required=False),
+    Right(kinds.TOPOLOGY, (*READ, *WRITE), "topologies are written", is_required=False),
     Right(
         kinds.WORKLOAD_PRIORITY_CLASS, (*READ, *WRITE), "classes are written", is_required=False
     ),

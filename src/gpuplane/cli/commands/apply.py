@@ -14,7 +14,12 @@ from gpuplane.cli.kinds.jobs import check_after, plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
 from gpuplane.cli.kinds.pipelines import plan_pipeline
 from gpuplane.cli.kinds.places import plan_project, plan_tenant
-from gpuplane.cli.kinds.queues import plan_cluster_queue, plan_cohort, plan_local_queue
+from gpuplane.cli.kinds.queues import (
+    plan_cluster_queue,
+    plan_cohort,
+    plan_local_queue,
+    plan_topology,
+)
 from gpuplane.cli.lookups import is_uuid
 from gpuplane.cli.manifests import Document, read_documents
 from gpuplane.cli.output import Output, note, paint, show_data
@@ -25,6 +30,7 @@ KINDS: dict[str, Planner] = {
     "Tenant": plan_tenant,
     "Project": plan_project,
     "Price": plan_price,
+    "Topology": plan_topology,
     "ClusterQueue": plan_cluster_queue,
     "Cohort": plan_cohort,
     "LocalQueue": plan_local_queue,
@@ -109,7 +115,7 @@ def _made_here(
     client: Client, document: Document, documents: Sequence[Document]
 ) -> Document | None:
     """Return what a document needs and these manifests make first: its tenant, project or queue."""
-    if document.kind in ("Tenant", "Project", "Price", "Cohort", "ClusterQueue"):
+    if document.kind in ("Tenant", "Project", "Price", "Topology", "Cohort", "ClusterQueue"):
         return None
     tenant = document.metadata.get("tenant")
     made = _of_kind(documents, "Tenant", tenant)

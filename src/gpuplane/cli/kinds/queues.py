@@ -1,4 +1,4 @@
-"""Kinds ClusterQueue, LocalQueue and Cohort, in Kueue's field names.
+"""Kinds ClusterQueue, LocalQueue, Cohort and Topology, in Kueue's field names.
 
 `metadata.cluster` says where.
 """
@@ -23,6 +23,14 @@ def plan_cohort(client: Client, document: Document, others: object) -> Change:
     document.check_metadata("cluster")
     rows = [row for row in _rows(client, document, "cohorts") if row["isDeclared"]]
     return _plan(client, document, "cohorts", rows, document.spec)
+
+
+def plan_topology(client: Client, document: Document, others: object) -> Change:
+    """Return what a manifest of a Topology would change."""
+    document.check_metadata("cluster")
+    rows = [row for row in _rows(client, document, "topologies") if row["isDeclared"]]
+    wanted = {**document.spec, "flavors": sorted(document.spec.get("flavors") or ())}
+    return _plan(client, document, "topologies", rows, wanted)
 
 
 def plan_local_queue(client: Client, document: Document, others: object) -> Change:

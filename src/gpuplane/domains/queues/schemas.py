@@ -24,6 +24,8 @@ MAX_GROUPS = 16
 MAX_FLAVORS = 64
 MAX_RESOURCES = 64
 MAX_MEMBERS = 1_000
+MAX_LEVELS = 16
+MAX_LABEL = 316
 MAX_AMOUNT = Decimal(10) ** 18
 
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
@@ -63,6 +65,7 @@ ResourceName = Annotated[
     str, Field(pattern=r"^[a-z0-9A-Z][a-zA-Z0-9./_+-]{0,99}$", description="nvidia.com/gpu, cpu, …")
 ]
 FlavorName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,98}[a-z0-9])?$")]
+LevelName = Annotated[str, Field(min_length=1, max_length=MAX_LABEL)]
 QueueName = Annotated[str, Field(min_length=1, max_length=63)]
 Version = Annotated[int, Field(strict=True, ge=1, le=2**53)]
 Weight = Annotated[float, Field(strict=True, ge=0, le=1_000_000, allow_inf_nan=False)]
@@ -343,6 +346,40 @@ class TenancyOut(KueueBody):
 
     tenant: str
     run_id: UUID
+
+
+class TopologyChangeIn(KueueBody):
+    """How nodes are laid out, and which flavors' nodes are."""
+
+    levels: Annotated[list[LevelName], Field(min_length=1, max_length=MAX_LEVELS)]
+    """Node labels, the widest level first, such as block, rack, `kubernetes.io/hostname`."""
+    flavors: Annotated[list[FlavorName], Field(max_length=MAX_FLAVORS)] = Field(
+        default_factory=list
+    )
+
+
+class TopologyIn(TopologyChangeIn):
+    """A Topology to declare."""
+
+    name: Name
+
+
+class TopologyOut(KueueBody):
+    """One Topology."""
+
+    name: str
+    levels: list[str]
+    flavors: list[str]
+    is_declared: bool
+    """False for one that somebody else made; it is only shown."""
+    is_on_cluster: bool
+    conflict: ConflictOut | None
+
+
+class TopologiesOut(KueueBody):
+    """The Topologies of a cluster."""
+
+    items: list[TopologyOut]
 
 
 class DispatchIn(KueueBody):

@@ -43,7 +43,12 @@ KINDS: dict[SeenKind, Kind] = {
     SeenKind.LOCAL_QUEUE: LOCAL_QUEUE,
 }
 """What is followed, in the order in which it is written."""
-_WITHDRAWN = (SeenKind.LOCAL_QUEUE, SeenKind.CLUSTER_QUEUE, SeenKind.COHORT)
+_WITHDRAWN = (
+    SeenKind.LOCAL_QUEUE,
+    SeenKind.CLUSTER_QUEUE,
+    SeenKind.COHORT,
+    SeenKind.TOPOLOGY,
+)
 """What is deleted when it is declared no more, in that order; flavors stay for who uses them."""
 _READERS = {
     "ClusterQueue": read_cluster_queue,

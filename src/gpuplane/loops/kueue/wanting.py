@@ -1,7 +1,7 @@
 """What a cluster's Kueue is to have, by what is declared here and what its nodes are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, LocalQueueSpec
@@ -10,12 +10,14 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import service as queues
+from gpuplane.domains.queues.service import TopologySpec
 from gpuplane.kube.kueue.flavors import (
     FlavorSpec,
     LabelledGpus,
     flavor_object,
     plan_flavors,
     priority_class_objects,
+    topology_object,
 )
 from gpuplane.kube.kueue.multikueue import CHECK
 from gpuplane.kube.kueue.names import (
@@ -54,6 +56,7 @@ class Wanted:
     tenants: Mapping[str, Tenancy]
     dispatching: frozenset[str] = frozenset()
     """ClusterQueues whose work goes to other clusters."""
+    topologies: tuple[TopologySpec, ...] = ()
 
 
 def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
@@ -82,6 +85,7 @@ def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
             for key, each in known.items()
         },
         dispatching=queues.dispatching_queues(cluster),
+        topologies=queues.declared_topologies(cluster),
     )
 
 
@@ -98,7 +102,11 @@ def check_object(version: ApiVersion) -> Object:
 def wanted_objects(wanted: Wanted, version: ApiVersion) -> list[Object]:
     """Return the objects of Kueue that are to be there, in the order in which they are made."""
     made: list[Object] = [*priority_class_objects(version), check_object(version)]
-    made += [flavor_object(each, version) for each in wanted.flavors]
+    made += [topology_object(each.name, each.levels, version) for each in wanted.topologies]
+    laid_out = {name: each.name for each in wanted.topologies for name in each.flavors}
+    for flavor in wanted.flavors:
+        topology = laid_out.get(flavor.name) if flavor.node_labels else None
+        made.append(flavor_object(replace(flavor, topology=topology), version))
     made += [cohort_object(each, version) for each in wanted.cohorts]
     for each in wanted.cluster_queues:
         checks = (HOLD_CHECK, CHECK) if each.name in wanted.dispatching else (HOLD_CHECK,)

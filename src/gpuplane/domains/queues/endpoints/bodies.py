@@ -58,7 +58,7 @@ def quota_body(shown: Shown[ClusterQueueSpec], *, is_default: bool = False) -> Q
         is_declared=shown.is_declared,
         cluster=None if seen is None else _state(seen.state),
         on_cluster=None if shown.on_cluster is None else _on_cluster(shown.on_cluster),
-        conflict=_conflict(seen),
+        conflict=conflict_body(seen),
         notes=[] if seen is None else list(seen.notes),
         resource_version=declared.version,
         created_at=None if is_default else declared.created_at,
@@ -111,7 +111,7 @@ def cohort_body(name: str, found: DeclaredQueues) -> CohortOut:
             if each.declared.spec.cohort == name
         ],
         is_declared=shown is not None and shown.is_declared,
-        conflict=_conflict(seen),
+        conflict=conflict_body(seen),
         notes=[] if seen is None else list(seen.notes),
         resource_version=None if declared is None else declared.version,
     )
@@ -140,7 +140,7 @@ def queue_body(declared: Declared[Door], found: DeclaredQueues) -> QueueOut:
         is_declared=True,
         namespace=None if seen is None else seen.namespace,
         cluster=None if seen is None else _state(seen.state),
-        conflict=_conflict(seen),
+        conflict=conflict_body(seen),
         resource_version=declared.version,
         created_at=declared.created_at,
         updated_at=declared.updated_at,
@@ -198,7 +198,8 @@ def _state(state: Mapping[str, Any]) -> QueueStateOut | None:
     )
 
 
-def _conflict(seen: Seen | None) -> ConflictOut | None:
+def conflict_body(seen: Seen | None) -> ConflictOut | None:
+    """Return why what is declared was not written, as it is shown."""
     if seen is None or seen.conflict is None:
         return None
     told = seen.conflict

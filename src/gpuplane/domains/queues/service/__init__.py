@@ -10,6 +10,7 @@ from gpuplane.domains.queues.rules import (
     quantity_text,
 )
 from gpuplane.domains.queues.rules.seen import Conflict, Seen, SeenKind
+from gpuplane.domains.queues.rules.topologies import TopologySpec
 from gpuplane.domains.queues.service.adopting import adopt_cluster_queue, adopt_cohort
 from gpuplane.domains.queues.service.declaring import (
     CountUsers,
@@ -65,6 +66,15 @@ from gpuplane.domains.queues.service.tenancies import (
     tenancy_handler,
     tenant_name,
 )
+from gpuplane.domains.queues.service.topologies import (
+    ShownTopology,
+    change_topology,
+    create_topology,
+    declared_topologies,
+    delete_topology,
+    get_topology,
+    list_topologies,
+)
 
 __all__ = [
     "CONNECT_HANDLER",
@@ -82,21 +92,27 @@ __all__ = [
     "Seen",
     "SeenKind",
     "Shown",
+    "ShownTopology",
+    "TopologySpec",
     "admits_itself",
     "adopt_cluster_queue",
     "adopt_cohort",
     "change_cluster_queue",
     "change_cohort",
     "change_local_queue",
+    "change_topology",
     "choose_door",
     "close_queues",
     "create_cluster_queue",
     "create_cohort",
     "create_local_queue",
+    "create_topology",
+    "declared_topologies",
     "default_door",
     "delete_cluster_queue",
     "delete_cohort",
     "delete_local_queue",
+    "delete_topology",
     "dispatch_workers",
     "dispatching_queues",
     "door_names",
@@ -104,11 +120,13 @@ __all__ = [
     "find_door",
     "find_highest_class",
     "find_tenant_id",
+    "get_topology",
     "is_manager",
     "join_manager",
     "known_doors",
     "list_seen",
     "list_seen_doors",
+    "list_topologies",
     "load_declared",
     "load_seen_usage",
     "load_shown_specs",

@@ -15,7 +15,7 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SECRET, SERVICE
 from tests.contract.builders import a_plan
 from tests.contract.factories import replicas_of, until, until_over, until_phase
-from tests.contract.kubernetes import KubernetesFactory
+from tests.contract.kubernetes import SETTINGS, KubernetesFactory
 
 SMALL = ResourceRequest(cpu_milli=100, memory_mib=64, ephemeral_mib=64)
 NODES = ("process-h100-1", "process-h100-2")
@@ -191,3 +191,25 @@ async def test_a_workload_whose_record_was_lost_is_swept(
     sweeper = await factory.open_with(replace(backend.settings, orphan_s=0))
     await sweeper.sweep()
     assert await sweeper.client.list(JOB, labels=labels_of(plan)) == []
+
+
+async def test_progress_and_checkpoints_are_read_while_the_job_runs(
+    factory: KubernetesFactory,
+) -> None:
+    backend = await factory.open_with(replace(SETTINGS, report_s=0.1))
+    script = (
+        'echo 0.25 >> "$GPUPLANE_PROGRESS"; echo /c/step-1 >> "$GPUPLANE_CHECKPOINTS"; sleep 600'
+    )
+    plan = a_plan(node_name=factory.node_name, resources=SMALL, command=("/bin/sh", "-c", script))
+    await backend.ensure_workload(plan, {})
+    seen = await until(
+        factory,
+        backend,
+        lambda now: [r for r in replicas_of(now, plan.ref) if r.checkpoint],
+        "its report is read",
+    )
+    [replica] = replicas_of(seen, plan.ref)
+    assert (replica.progress_ratio, replica.checkpoint) == (0.25, "/c/step-1")
+    assert replica.checkpoint_at is not None
+    await backend.evict(plan.ref, 0.0, Word.CANCELLED)
+    await until_over(factory, backend, plan.ref)

@@ -38,6 +38,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_forget,
 )
 from gpuplane.backends.kubernetes.releasing import Releases
+from gpuplane.backends.kubernetes.reporting import Reporter
 from gpuplane.backends.kubernetes.served import Served, read_classes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import Settler, delete_main
@@ -120,6 +121,7 @@ class KubernetesBackend:
             self.forget,
             self._releases.uninstall,
         )
+        self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
         self._watch = ClusterWatch(
             client,
             self._view,
@@ -135,6 +137,7 @@ class KubernetesBackend:
         self._starts: WeakValueDictionary[AttemptId, asyncio.Lock] = WeakValueDictionary()
         self._opening: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begin to listen to the cluster; may be called again after a failure.
@@ -156,13 +159,14 @@ class KubernetesBackend:
 
     async def stop(self) -> None:
         """Let go of the cluster; what runs goes on."""
-        for task in (self._opening, self._settling):
+        for task in (self._opening, self._settling, self._reporting):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, BackendError):
                     await task
         await self._settler.stop()
         await self._releases.stop()
+        await self._reporter.stop()
         await self._tails.stop()
         await self._watch.stop()
         await self.client.close()
@@ -357,6 +361,9 @@ class KubernetesBackend:
         if not await self._watch.start(jobsets=self._served.jobsets):
             raise Unavailable("Unreachable", self._watch.trouble or "the first lists took too long")
         self._settling = asyncio.create_task(self._settler.run(), name=f"settle:{self.cluster_id}")
+        self._reporting = asyncio.create_task(
+            self._reporter.run(), name=f"report:{self.cluster_id}"
+        )
         self._settler.wake()
 
     def _failed_to_open(self) -> bool:

@@ -52,6 +52,8 @@ class KubernetesSettings:
         max_log_bytes: Kept of one replica's output; kubelets keep 10 MiB by default.
         log_followers: Logs that are read off the cluster at the same time.
         log_timeout_s: How long the output of a replica that has ended may take to be read off.
+        report_s: How often a pod is asked for its progress and checkpoints.
+        report_reads_per_s: Pods that are asked in a second; each costs the API server a stream.
         max_workspace_bytes: Of a packed working directory that travels to the cluster: it lies in
             etcd, 0.9 MiB an object, until the attempt's workload goes.
         max_exec_bytes: Most that a command run beside a replica may print on each stream.
@@ -74,6 +76,8 @@ class KubernetesSettings:
     max_log_bytes: int = 64 << 20
     log_followers: int = 32
     log_timeout_s: float = 30.0
+    report_s: float = 15.0
+    report_reads_per_s: int = 4
     max_workspace_bytes: int = 8 << 20
     max_exec_bytes: int = 1 << 20
     requests_at_once: int = 32

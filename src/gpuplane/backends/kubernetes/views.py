@@ -7,17 +7,30 @@ to the same answers once they have synced. Numbers changes so that a turn is tol
 import json
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuplane.backends.interface import ReplicaObservation
+from gpuplane.backends.interface import Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt
-from gpuplane.backends.kubernetes.records import FORGOTTEN, Record
+from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt, pods_by_rank
+from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
 """Pods of one attempt that are remembered after they went: how the last of each rank ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a running replica has reported in its files.
+
+    Args:
+        complaint: What was wrong with what could not be read; empty where all was well.
+    """
+
+    progress_ratio: float | None = None
+    checkpoint: str | None = None
+    complaint: str = ""
 
 
 class ClusterView:
@@ -34,6 +47,7 @@ class ClusterView:
         self._unsettled: set[AttemptId] = set()
         self._life = uuid.uuid4().hex[:12]
         self._number = 0
+        self._reports: dict[tuple[AttemptId, int], tuple[Report, int | None]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
 
     # What comes in
@@ -109,6 +123,21 @@ class ClusterView:
             self._nodes[name] = state
         self._dirty |= self._on_node.get(name, set())
 
+    def take_report(self, attempt_id: AttemptId, rank: int, report: Report, now: int) -> bool:
+        """Note what a replica reported; return whether that is news.
+
+        Args:
+            now: When it was read: a new checkpoint counts from then.
+        """
+        known, since = self._reports.get((attempt_id, rank), (Report(), None))
+        if report == known or self.record(attempt_id) is None:
+            return False
+        if report.checkpoint != known.checkpoint:
+            since = now
+        self._reports[attempt_id, rank] = (report, since)
+        self._dirty.add(attempt_id)
+        return True
+
     # What is known
 
     def record(self, attempt_id: AttemptId) -> Record | None:
@@ -133,6 +162,20 @@ class ClusterView:
     def mains(self) -> list[Main]:
         """Return every workload of ours."""
         return list(self._mains.values())
+
+    def reporting_pods(self) -> dict[tuple[AttemptId, int, str], Pod]:
+        """Return the running pods that may report in files, by attempt, rank and uid."""
+        found = {}
+        for attempt_id, (_, record) in self._records.items():
+            if record.fate != STARTED or record.is_over or record.kind in LASTING:
+                continue
+            sight = self.sight(attempt_id)
+            for rank, pod in pods_by_rank(sight).items() if sight is not None else ():
+                main = pod.main
+                is_there = pod.metadata.uid not in self._gone.get(attempt_id, ())
+                if is_there and main is not None and main.state.running is not None:
+                    found[attempt_id, rank, pod.metadata.uid] = pod
+        return found
 
     def held_gpus(self) -> set[GpuId]:
         """Return the GPUs that attempts of ours have or are given."""
@@ -198,17 +241,40 @@ class ClusterView:
         seen: Iterable[ReplicaObservation] = ()
         if sight is not None and sight.record.fate != FORGOTTEN:
             seen = observe_attempt(sight)
-        by_rank = {each.rank: each for each in seen}
+        by_rank = {each.rank: self._with_report(each) for each in seen}
         known = [key for key in self._last if key[0] == attempt_id] if not by_rank else []
         for key in known:
             del self._last[key]
+        # The slowest replica's progress is the job's, so all tell theirs when one has moved.
+        moved = any(
+            (before := self._last.get((attempt_id, rank))) is not None
+            and before[1].progress_ratio != each.progress_ratio
+            for rank, each in by_rank.items()
+        )
         for rank, each in by_rank.items():
             before = self._last.get((attempt_id, rank))
-            if before is None or _essence(before[1]) != _essence(each):
+            if moved or before is None or _essence(before[1]) != _essence(each):
                 self._number += 1
                 self._last[(attempt_id, rank)] = (self._number, each)
         if sight is None or sight.record.is_over:
             self._let_go(attempt_id)
+        if not by_rank:
+            for key in [key for key in self._reports if key[0] == attempt_id]:
+                del self._reports[key]
+
+    def _with_report(self, seen: ReplicaObservation) -> ReplicaObservation:
+        found = self._reports.get((seen.ref.attempt_id, seen.rank))
+        if found is None or seen.started_at is None:
+            return seen
+        report, since = found
+        running = seen.phase is Phase.RUNNING
+        return replace(
+            seen,
+            progress_ratio=report.progress_ratio,
+            checkpoint=report.checkpoint,
+            checkpoint_at=since if report.checkpoint else None,
+            message=seen.message or (report.complaint if running else ""),
+        )
 
     def _let_go(self, attempt_id: AttemptId) -> None:
         """Forget pods that are gone of an attempt whose end is recorded."""

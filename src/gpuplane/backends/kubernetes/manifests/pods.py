@@ -11,7 +11,7 @@ from typing import Any
 from gpuplane.backends.interface import AttemptPlan, BackendError, ReplicaPlan
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.devices import DeviceClaim, compute_claim
-from gpuplane.backends.kubernetes.manifests.volumes import PodVolumes
+from gpuplane.backends.kubernetes.manifests.volumes import REPORT_FOLDER, PodVolumes, reports
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import HealthCheck, JobType, RestartPolicy, Toleration
@@ -258,6 +258,9 @@ def _environment(
         "GPUPLANE_PROJECT": plan.project_name,
         "GPUPLANE_OUTPUTS": REPORT_PATH,
     }
+    if reports(plan):
+        ours["GPUPLANE_PROGRESS"] = f"{REPORT_FOLDER}/progress"
+        ours["GPUPLANE_CHECKPOINTS"] = f"{REPORT_FOLDER}/checkpoints"
     if plan.checkpoint_path:
         ours["GPUPLANE_CHECKPOINT_DIR"] = plan.checkpoint_path
     if plan.resume_from:

@@ -13,10 +13,13 @@ from gpuplane.backends.kubernetes.names import checkpoint_claim_name, claim_name
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings, VolumeSource
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import CheckpointConfig, Mount
+from gpuplane.core.workloads import CheckpointConfig, JobType, Mount
 
 SHARED_MEMORY = "shared-memory"
 CHECKPOINTS = "checkpoints"
+REPORTS = "reports"
+REPORT_FOLDER = "/gpuplane/report"
+"""Where a replica writes progress and checkpoints; read beside it while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class PodVolumes:
     volumes: tuple[dict[str, Any], ...] = ()
     mounts: tuple[dict[str, Any], ...] = ()
     claims: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
+def reports(plan: AttemptPlan) -> bool:
+    """Return whether the replicas of an attempt report progress: a service makes none."""
+    return plan.job_type is not JobType.SERVICE
 
 
 def compute_volumes(plan: AttemptPlan, settings: KubernetesSettings, served: Served) -> PodVolumes:
@@ -52,6 +60,9 @@ def compute_volumes(plan: AttemptPlan, settings: KubernetesSettings, served: Ser
         volumes.append({"name": CHECKPOINTS, **kept[0]})
         mounts.append(_mounted(CHECKPOINTS, plan.checkpoint_path, read_only=False))
         claims += kept[1]
+    if reports(plan):
+        volumes.append({"name": REPORTS, "emptyDir": {}})
+        mounts.append(_mounted(REPORTS, REPORT_FOLDER, read_only=False))
     if plan.resources.gpu_count:
         # Data loaders pass tensors through it, and a container gets 64 MiB where nothing is said.
         limit = f"{max(64, plan.resources.memory_mib // 2)}Mi"

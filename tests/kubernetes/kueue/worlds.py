@@ -62,7 +62,7 @@ from gpuplane.loops.runs.loop import RunsLoop, WorkerSettings
 from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.scheduler.loop import SchedulerLoop
 from tests.http_app import Server, running_server
-from tests.waiting import wait_until_async
+from tests.waiting import Patience, wait_until_async
 
 PATIENCE_S = 40.0
 """How long something may take on a busy machine before a test gives up."""
@@ -137,12 +137,11 @@ class KueueWorld:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Let the loops look until something holds; fail by its name when it never does."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                while True:
-                    await self.turn()
-                    if await holds():
-                        return
+        patience = Patience(patience_s)
+        while not patience.is_over:
+            await self.turn()
+            if await holds():
+                return
         raise AssertionError(f"not seen: {what}; {await self.describe()}")
 
     async def describe(self) -> str:

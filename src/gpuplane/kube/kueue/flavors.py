@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuplane.kube.accelerators import RESOURCES
 from gpuplane.kube.kueue.names import (
     MANAGED_LABEL,
     MANAGED_VALUE,
@@ -21,6 +22,16 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 MAX_NODE_LABELS = 8
 """Kueue's limit on node labels of a flavor."""
 HOSTNAME_LEVEL = "kubernetes.io/hostname"
+
+
+_VENDORS = (("intel-gaudi", "habana"), ("habana", "habana"), ("amd-", "amd"), ("intel-", "intel"))
+"""How the models of other vendors than NVIDIA begin."""
+
+
+def resource_of(model: str) -> str:
+    """Return the extended resource in which whole devices of a model are counted."""
+    found = (vendor for head, vendor in _VENDORS if model.startswith(head))
+    return RESOURCES[next(found, "nvidia")]
 
 
 @dataclass(frozen=True, slots=True)

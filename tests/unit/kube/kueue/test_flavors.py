@@ -8,6 +8,7 @@ from gpuplane.kube.kueue.flavors import (
     priority_class_objects,
     read_flavor,
     read_topology,
+    resource_of,
     topology_object,
 )
 from gpuplane.kube.kueue.names import ApiVersion, choose_version
@@ -80,3 +81,14 @@ def test_the_newest_version_that_both_know_is_spoken() -> None:
     assert choose_version("v1beta1", ("v1beta1", "v1beta2")) is ApiVersion.V1BETA2
     assert choose_version("v1beta1", ("v1beta1",)) is ApiVersion.V1BETA1
     assert choose_version("v2", ("v2",)) is None
+
+
+def test_whole_devices_of_each_vendor_are_counted_in_its_own_resource() -> None:
+    models = ("nvidia-l4", "intel-gaudi2", "habana-gaudi", "amd-mi300x", "intel-max-1550")
+    assert [resource_of(each) for each in models] == [
+        "nvidia.com/gpu",
+        "habana.ai/gaudi",
+        "habana.ai/gaudi",
+        "amd.com/gpu",
+        "gpu.intel.com/i915",
+    ]

@@ -25,7 +25,12 @@ from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.rules import encode_cluster_queue, encode_cohort
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
-from gpuplane.kube.kueue.flavors import PRODUCT_LABEL, LabelledGpus, plan_flavors
+from gpuplane.kube.kueue.flavors import (
+    PRODUCT_LABEL,
+    LabelledGpus,
+    plan_flavors,
+    resource_of,
+)
 from gpuplane.kube.kueue.queues import read_cluster_queue, read_cohort, read_local_queue
 from gpuplane.kube.kueue.states import QueueState, read_conditions, read_queue_state
 from gpuplane.kube.tenancy import CLUSTER_LABEL
@@ -123,7 +128,12 @@ def ensure_default_quotas(session: WriteSession, cluster_id: ClusterId, now: int
         for each in flavors
         if each.name in cluster.gpu_shapes and PRODUCT_LABEL in each.node_labels
     }
-    groups = [ResourceGroup((CPU, MEMORY), (ANY_FLAVOR,))]
+    # The resource of another vendor tells its nodes apart by itself.
+    for model, (_, count) in cluster.gpu_shapes.items():
+        resource = resource_of(model)
+        if resource != GPU:
+            amounts[resource] = amounts.get(resource, 0) + count
+    groups = [ResourceGroup(tuple(amounts), (ANY_FLAVOR,))]
     quotas = {
         FlavorResource(ANY_FLAVOR, name): ResourceQuota(amount) for name, amount in amounts.items()
     }

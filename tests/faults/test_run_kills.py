@@ -79,7 +79,7 @@ def test_every_step_ends_once_when_one_of_two_workers_is_killed_at_random(
     walk.prove()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_steps_of_a_dead_worker_are_taken_over_by_another_within_their_lease(
     postgresql_migrated_url: str, tmp_path: Path
 ) -> None:

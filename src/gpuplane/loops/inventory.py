@@ -39,6 +39,7 @@ class InventoryLoop:
         backends: Backends,
         period_s: float = 10.0,
         refresh: Callable[[], Awaitable[None]] | None = None,
+        look_s: float = LOOK_S,
     ) -> None:
         """Make the loop.
 
@@ -48,9 +49,11 @@ class InventoryLoop:
             backends: Who sees them.
             period_s: How often it looks.
             refresh: Brings backends in step with the clusters that are stored; before each look.
+            look_s: How long a turn waits for clusters.
         """
         self.period_s = period_s
         self._refresh = refresh
+        self._look_s = look_s
         self._looks = Looks("inventory")
         self._database = database
         self._clock = clock
@@ -66,7 +69,7 @@ class InventoryLoop:
             cluster_id: partial(self._look, cluster_id, backend)
             for cluster_id, backend in self._backends.items()
         }
-        await self._looks.run(works, LOOK_S)
+        await self._looks.run(works, self._look_s)
         return False
 
     async def stop(self) -> None:

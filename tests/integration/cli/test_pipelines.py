@@ -93,7 +93,12 @@ def test_a_run_that_fails_ends_with_one_and_can_be_retried_and_cancelled(cli: Co
     run = cli.ok("pipelines", "run", "bad.yaml", "-d").out.strip()
     assert cli.ok("pipelines", "cancel", run[-8:]).out.startswith(run)
     assert cli.ok("pipelines", "retry", run).out.startswith(run)
+    assert cli.ok("pipelines", "pause", run).out == f"{run} Paused\n"
+    assert cli.ok("pipelines", "resume", run).out.startswith(run)
+    assert cli.ok("pipelines", "fork", run, "ask").out.split()[0] != run
     assert cli.ok("pipelines", "event", run, "go", '{"x": 1}').out == "go sent\n"
+    assert cli.ok("pipelines", "archive", "bad").out == "bad archived\n"
+    assert cli.ok("pipelines", "restore", "bad").out == "bad active\n"
 
 
 def test_a_document_that_cannot_be_meant_is_refused_with_every_place(cli: CommandLine) -> None:

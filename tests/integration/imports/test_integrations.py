@@ -69,7 +69,7 @@ def test_the_snippets_call_what_the_module_beside_them_has(name: str) -> None:
     assert given == [wanted]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_module_starts_a_run_awaits_it_and_finds_it_again(
     pipeline: CommandLine, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_module_starts_a_run_awaits_it_and_finds_it_again(
         module.run_pipeline("nightly", {"nonsense": 1}, "three")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(
     not all(map(shutil.which, ("bash", "curl", "jq"))), reason="needs bash, curl and jq"
 )

@@ -247,7 +247,7 @@ def _loops(
             lambda: 0.0,
             lambda: None,
         ),
-        InventoryLoop(database, clock, registry),
+        InventoryLoop(database, clock, registry, look_s=120.0),
         RepartitionerLoop(database, clock, registry),
         LearnerLoop(database, clock, leases),
         MonitorLoop(database, clock, registry, targets or WaitTargets(), uptimes=uptimes),

@@ -146,6 +146,10 @@ async def test_the_three_ways_to_start_are_one_and_a_key_starts_once(world: Worl
     assert len({each.json()["id"] for each in twice}) == 1
     dedup = [await world.http.post(f"{path}/runs", json={"dedup_id": "d"}) for _ in range(2)]
     assert len({each.json()["id"] for each in dedup}) == 1
+    others = {"parameters": {"n": 7}, "dedup_id": "d"}
+    answer = await world.http.post(f"{path}/runs", json=others)
+    assert (answer.status_code, answer.json()["code"]) == (409, "run_exists")
+    assert answer.json()["field"] == "dedup_id"
     listed = await world.get(f"/pipelines/{saved['pipeline']['id']}/runs")
     assert len(listed["items"]) == 5
 

@@ -26,7 +26,8 @@ async def test_the_life_of_a_run_is_told_in_the_transactions_of_its_changes(
     found = await any_world.database.read(
         lambda s: events.list_events_of(s, "run", run.id, PageRequest(50))
     )
-    told = [(event.kind, event.reason) for event in found.items]
+    # How far it is, is told each second that it takes: how often is the machine's affair.
+    told = [(each.kind, each.reason) for each in found.items if each.kind != "run.progressed"]
     assert told == [
         ("run.started", ""), ("step.failed", "Told"), ("run.failed", "Told"),
         ("run.reopened", ""), ("run.completed", ""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -292,7 +291,7 @@ def _loops(
         ObserverLoop(
             database, clock, registry, lambda text: text.encode(), lambda: 0.0, lambda: None
         ),
-        InventoryLoop(database, clock, registry),
+        InventoryLoop(database, clock, registry, look_s=120.0),
         MonitorLoop(database, clock, registry, WaitTargets()),
         KueueLoop(database, clock, registry, leases, Boosts(), lambda: None),
     )

@@ -117,7 +117,9 @@ def _show_changes(changes: list[dict[str, Any]]) -> None:
 @click.option("-P", "--param", "params", multiple=True, type=PAIR, metavar="NAME=VALUE",
               help="A parameter; VALUE is JSON or else text.")  # fmt: skip
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
-@click.option("--dedup-id", help="At most one run of the project has it.")
+@click.option(
+    "--dedup-id", help="At most one run of the project has it; the run that has it is followed."
+)
 @click.option("-d", "--detach", is_flag=True, help="Start it and do not wait for its end.")
 @PROJECT
 @output_option
@@ -392,10 +394,36 @@ def retry(run: str, step: str | None) -> None:
 @pipelines.command("cancel")
 @click.argument("run")
 def cancel(run: str) -> None:
-    """Cancel what is not over of a run, its jobs too."""
+    """Cancel what is not over of a run, its jobs too; nothing is rolled back."""
+    _do(run, "cancel")
+
+
+@pipelines.command("pause")
+@click.argument("run")
+def pause(run: str) -> None:
+    """Begin no more steps of a run; those under way go on."""
+    _do(run, "pause")
+
+
+@pipelines.command("resume")
+@click.argument("run")
+def resume(run: str) -> None:
+    """Let a paused run go on."""
+    _do(run, "resume")
+
+
+@pipelines.command("fork")
+@click.argument("run")
+@click.argument("step")
+def fork(run: str, step: str) -> None:
+    """Start a new run from a step, with the outputs of what lies before it."""
+    _do(run, "fork", {"step": step})
+
+
+def _do(run: str, verb: str, body: dict[str, Any] | None = None) -> None:
     client = Client()
-    found = client.post(f"/runs/{find_run(client, run)['id']}/cancel")
-    click.echo(f"{found['id']} {found['status']}")
+    found = client.post(f"/runs/{find_run(client, run)['id']}/{verb}", body)
+    click.echo(f"{found['id']} {found['condition'] or found['status']}")
 
 
 @pipelines.command("event")
@@ -474,8 +502,20 @@ def export(pipeline: str, version: int | None, project: str | None) -> None:
 @PROJECT
 def archive(pipeline: str, project: str | None) -> None:
     """Let a pipeline start no more runs."""
+    _keep_as("archive", pipeline, project)
+
+
+@pipelines.command("restore")
+@click.argument("pipeline")
+@PROJECT
+def restore(pipeline: str, project: str | None) -> None:
+    """Let an archived pipeline start runs again."""
+    _keep_as("restore", pipeline, project)
+
+
+def _keep_as(verb: str, pipeline: str, project: str | None) -> None:
     client = Client()
-    found = client.post(f"/pipelines/{_find(client, pipeline, project)['id']}/archive")
+    found = client.post(f"/pipelines/{_find(client, pipeline, project)['id']}/{verb}")
     click.echo(f"{found['name']} {found['status']}")
 
 

@@ -482,6 +482,7 @@ async def _start(call: Call, pipeline_id: UUID, body: RunIn | None) -> RunOut:
             dedup_id=asked.dedup_id,
             traceparent=call.traceparent,
             labels=record.labels,
+            refuses_other=True,
             may_critical=call.principal.may(
                 Permission.JOB_MANAGE, record.tenant_id, record.project_id
             ),

@@ -63,6 +63,12 @@ class PipelineArchived(Conflict):
     code = "pipeline_archived"
 
 
+class RunExists(Conflict):
+    """Another run of the project has the deduplication id."""
+
+    code = "run_exists"
+
+
 class BadSignature(Forbidden):
     """A webhook's call that its secret's holder did not sign, or not now."""
 

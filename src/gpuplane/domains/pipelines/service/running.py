@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuplane.core.ids import ProjectId, TenantId
+from gpuplane.core.runs.plans import RunPlan
 from gpuplane.core.workloads import SourceType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
@@ -17,7 +18,12 @@ from gpuplane.domains.pipelines.documents.remembering import (
     Compiled,
     compile_document,
 )
-from gpuplane.domains.pipelines.errors import BadParameters, PipelineArchived, VersionNotFound
+from gpuplane.domains.pipelines.errors import (
+    BadParameters,
+    PipelineArchived,
+    RunExists,
+    VersionNotFound,
+)
 from gpuplane.domains.pipelines.expressions import ExpressionError, PlacedError
 from gpuplane.domains.pipelines.rules import PipelineRecord, PipelineStatus
 from gpuplane.domains.runs import service as runs
@@ -35,6 +41,7 @@ class Start:
         user_id: In whose name its jobs are submitted.
         version: Which version; None for the newest.
         dedup_id: At most one run of the project has it.
+        refuses_other: Whether a run of that id that was started otherwise is refused, not given.
     """
 
     user_id: UUID
@@ -47,6 +54,7 @@ class Start:
     traceparent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     may_critical: bool = False
+    refuses_other: bool = False
 
 
 def start(
@@ -58,6 +66,7 @@ def start(
         PipelineArchived: If the pipeline starts no runs any more.
         VersionNotFound: If it has no such version.
         BadParameters: If parameters are missing, unknown or of another kind.
+        RunExists: If the run of that deduplication id is of something else and that is refused.
     """
     if record.status is PipelineStatus.ARCHIVED:
         raise PipelineArchived(
@@ -95,7 +104,27 @@ def start(
         ) from error
     except ExpressionError as error:
         raise BadParameters(str(error), field="spec.concurrency.key", fix=error.fix) from error
-    return runs.start_run(session, plan, now, policy)
+    run = runs.start_run(session, plan, now, policy)
+    if asked.refuses_other:
+        _refuse_other(run, plan, of_version=asked.version)
+    return run
+
+
+def _refuse_other(run: Run, plan: RunPlan, *, of_version: int | None) -> None:
+    """Raise RunExists if the run of a deduplication id is not one of this plan."""
+    others = []
+    if run.source_id != plan.source_id:
+        others.append("of another pipeline")
+    elif of_version is not None and run.source_version != of_version:
+        others.append(f"of version {run.source_version}")
+    if not others and run.params != plan.params:
+        others.append("with other parameters")
+    if others:
+        raise RunExists(
+            f"The run {run.id} has the deduplication id {plan.dedup_id}, and is {others[0]}.",
+            field="dedup_id",
+            fix="Take another id, or leave it out.",
+        )
 
 
 def prepare(session: ReadSession, pipeline_id: UUID, number: int | None = None) -> None:

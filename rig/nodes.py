@@ -5,7 +5,8 @@ annotations those of HAMi's device plug-in and ours for topology. A node is eith
 that its pods run) or a process node (its pods' commands run on this machine).
 
 Sources: product names, memory and compute capability as `nvidia-smi` and GPU feature discovery
-print them (NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and tests/expected-output*.txt);
+print them (NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery, tests/expected-output*.txt, and
+internal/lm/resource_test.go for `replicas`);
 `pci-<class>_<vendor>.present` and its short form of the GPU operator's NFD settings (vendor 10de
 NVIDIA, 1da3 Habana Labs; PCI ID repository); NVLink counts from NVIDIA's architecture papers (V100
 6, A100 12, H100 18); HAMi's annotation: Project-HAMi/HAMi pkg/device/devices.go, DeviceInfo.
@@ -19,6 +20,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gpuplane.core.topology.named import named_topology
 
 Object = dict[str, Any]
 KIND_LABEL = "rig.gpuplane.io/kind"
@@ -100,17 +103,8 @@ MACHINES = {
 # machine are so many times its GPUs. Multiprocessors: NVIDIA, MIG User Guide, A100 profiles.
 MIG_PROFILES = {"1g.5gb": (2, 4_864, 14), "2g.10gb": (1, 9_856, 28), "3g.20gb": (1, 19_968, 42)}
 
-# NVLinks between the GPUs of a DGX-1 with V100. Source: rapidsai/ucx-py, docs/source/ucx-debug.rst.
-CUBE_MESH = (
-    (0, 1, 1, 2, 2, 0, 0, 0),
-    (1, 0, 2, 1, 0, 2, 0, 0),
-    (1, 2, 0, 2, 0, 0, 1, 0),
-    (2, 1, 2, 0, 0, 0, 0, 1),
-    (2, 0, 0, 0, 0, 1, 1, 2),
-    (0, 2, 0, 0, 1, 0, 2, 1),
-    (0, 0, 1, 0, 1, 2, 0, 2),
-    (0, 0, 0, 1, 2, 1, 2, 0),
-)
+CUBE_MESH = named_topology("nvlink-cube-mesh-8", 8).nvlinks
+"""NVLinks between the GPUs of a DGX-1 with V100."""
 
 
 def build_node(kind: str, name: str, *, processes: bool = False, rack: str = "rack-1") -> Object:
@@ -223,7 +217,7 @@ def _nvidia_labels(machine: Machine) -> dict[str, str]:
         "gpu.mode": "compute",
         "gpu.present": "true",
         "gpu.product": machine.product,
-        "gpu.replicas": str(machine.gpu_count),
+        "gpu.replicas": "1",  # how often each is offered: more than once where it is shared
         "gpu.sharing-strategy": "none",
         "mig.capable": str(machine.mig).lower(),
         "mig.strategy": "mixed" if machine.mig else "single",
@@ -248,7 +242,7 @@ def _mig_labels(machine: Machine) -> dict[str, str]:
             f"{prefix}.product": f"{machine.product}-MIG-{profile}",
             f"{prefix}.memory": str(memory_mib),
             f"{prefix}.multiprocessors": str(multiprocessors),
-            f"{prefix}.replicas": str(each * machine.gpu_count),
+            f"{prefix}.replicas": "1",
             f"{prefix}.sharing-strategy": "none",
             f"{prefix}.slices.gi": slices,
             f"{prefix}.slices.ci": slices,

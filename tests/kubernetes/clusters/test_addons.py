@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from gpuplane.domains.clusters.service import AddonStatus
+from gpuplane.kube import kinds
 from gpuplane.kube.helm import Chart, Helm
-from gpuplane.loops.clusters.addons import adopt, bring_in
+from gpuplane.loops.clusters.addons import KEY_SECRET, adopt, bring_in
 from gpuplane.loops.clusters.catalogue import Addon, find_addon
 from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools
 from tests.faults.inside import Inside, inside
@@ -101,3 +103,67 @@ async def test_a_release_of_somebody_else_is_adopted_as_it_is(
     assert isinstance(kept, AddonStatus)
     assert (kept.state, kept.release_name) == ("adopted", "theirs")
     await helm.uninstall("theirs", nfd.namespace)
+
+
+def writing_to(tools: ClusterTools, receiver: str) -> ClusterTools:
+    return dataclasses.replace(tools, addons=dataclasses.replace(tools.addons, receiver=receiver))
+
+
+async def test_remote_write_is_off_until_there_is_a_receiver_and_has_a_key_that_holds(
+    world: tuple[Inside, ClusterTools, Any], namespace: str
+) -> None:
+    it, tools, cluster = world
+    found = find_addon("prometheus")
+    assert found is not None
+    prometheus = dataclasses.replace(
+        found, namespace=namespace, release="prom-of-test", chart=f"prom-{namespace}", served=""
+    )
+    pack(Path(tools.addons.charts), prometheus)
+    helm: Helm = await tools.helm(cluster)
+
+    async def bring(receiver: str) -> tuple[int, dict[str, Any]]:
+        """Return the revision of the release, and what it is told of Prometheus."""
+        became = await bring_in(writing_to(tools, receiver), cluster, prometheus, None, 1)
+        assert isinstance(became, AddonStatus)
+        assert (became.state, became.message) == ("installed", "")
+        release = await helm.status(prometheus.release, namespace)
+        assert release is not None
+        values = await helm.get_values(prometheus.release, namespace)
+        return release.revision, values.get("prometheus", {}).get("prometheusSpec", {})
+
+    async def key_there() -> str | None:
+        """Return the key that Prometheus has there."""
+        async with tools.client(cluster) as client:
+            kept = await client.find(kinds.SECRET, KEY_SECRET, namespace)
+        return None if kept is None else base64.b64decode(kept["data"]["key"]).decode()
+
+    async def keys() -> dict[str, bool]:
+        """Return the keys that were handed over by their hints, and whether they hold."""
+        listed = (await it.client.get("/clusters/east/keys")).json()["items"]
+        return {
+            each["hint"]: each["revoked_at"] is None
+            for each in listed
+            if each["issued_by"] == "system"
+        }
+
+    assert await bring("") == (1, {})
+    assert (await key_there(), await keys()) == (None, {})
+    revision, told = await bring("https://metrics.example/write")
+    assert revision == 2
+    assert told["remoteWrite"][0]["url"] == "https://metrics.example/write"
+    assert told["remoteWrite"][0]["authorization"]["credentials"]["name"] == KEY_SECRET
+    assert told["externalLabels"] == {"cluster": "east", "cluster_id": str(cluster.id)}
+    first = await key_there()
+    assert first is not None
+    assert await keys() == {first[:11]: True}
+    assert (await bring("https://metrics.example/write"))[0] == 2
+    assert await key_there() == first
+    listed = (await it.client.get("/clusters/east/keys")).json()["items"]
+    for each in listed:
+        await it.client.delete(f"/clusters/east/keys/{each['id']}")
+    assert (await bring("https://metrics.example/write"))[0] == 2
+    second = await key_there()
+    assert second is not None
+    assert await keys() == {first[:11]: False, second[:11]: True}
+    assert await bring("") == (3, {})
+    await helm.uninstall(prometheus.release, namespace)

@@ -46,6 +46,11 @@ def _gpus(row: dict[str, Any]) -> str:
     return ", ".join(f"{count} {model}" for model, count in counts.items())
 
 
+def _places(row: dict[str, Any]) -> str:
+    """Return how many places for work are in use, of how many: GPUs, or the node without any."""
+    return f"{row['used_workers']}/{row['total_workers']}"
+
+
 def _rows(client: Client, cluster: str | None) -> list[dict[str, Any]]:
     names = [cluster] if cluster else [each["name"] for each in client.rows("/clusters")]
     return [
@@ -55,16 +60,27 @@ def _rows(client: Client, cluster: str | None) -> list[dict[str, Any]]:
     ]
 
 
+def _one_cluster(named: str | None, option: str | None) -> str | None:
+    """Return the cluster that is meant, by its place or by its option."""
+    if named is not None and option is not None and named != option:
+        raise click.UsageError(f"Two clusters are named, {named} and {option}; name one.")
+    return named or option
+
+
 @nodes.command("ls")
+@click.argument("name", required=False, metavar="[CLUSTER]")
 @CLUSTER
 @output_option
-def list_nodes(cluster: str | None, output: Output) -> None:
-    """List nodes."""
+def list_nodes(name: str | None, cluster: str | None, output: Output) -> None:
+    """List nodes, of CLUSTER or of every one."""
+    cluster = _one_cluster(name, cluster)
     columns = (
         Column("CLUSTER", lambda row: row["cluster"]),
         Column("NAME", lambda row: row["name"]),
         Column("STATE", _state, status=True),
         Column("GPUS", _gpus),
+        Column("USED", _places, right=True),
+        Column("FREE", lambda row: row["available_workers"], right=True),
         Column("CORES", lambda row: row["cpu_cores"], right=True),
         Column("GIB", lambda row: f"{row['memory_gb']:.0f}", right=True),
         Column("RACK", lambda row: row["rack"], spare=True),
@@ -94,6 +110,8 @@ def show_node(node: str, cluster: str | None, output: Output) -> None:
             ("message", row["message"]),
             ("cores", row["cpu_cores"]),
             ("memory", f"{row['memory_gb']:g} GiB"),
+            ("in use", _places(row)),
+            ("available", row["available_workers"]),
             ("rack", row["rack"]),
             ("RDMA fabric", row["rdma_fabric"]),
             ("type", row["type"]),
@@ -116,6 +134,7 @@ def show_node(node: str, cluster: str | None, output: Output) -> None:
         Column("MODEL", lambda gpu: model_text(gpu["gpu_type"])),
         Column("GIB", lambda gpu: f"{gpu['memory_gb']:.0f}", right=True),
         Column("HEALTHY", lambda gpu: gpu["healthy"]),
+        Column("USED", lambda gpu: f"{gpu['used_percent']} %", right=True),
         Column(
             "MIG", lambda gpu: gpu["mig_instances"] or ("enabled" if gpu["mig_enabled"] else "")
         ),

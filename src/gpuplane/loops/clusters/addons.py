@@ -5,6 +5,7 @@ by name; the registration goes on without it.
 """
 
 import asyncio
+import base64
 import hashlib
 import secrets
 from collections import defaultdict
@@ -52,6 +53,8 @@ GIVES_UP_AT_ONCE = frozenset(
 HELM_S = 600.0
 NFD_TRIES = 2
 KEY_SECRET = "gpuplane-metrics-key"
+HANDED_OVER_BY = "system"
+"""Who issues the key that a cluster's Prometheus has; others are people's."""
 SCC_ROLE = "system:openshift:scc:{}"
 """The ClusterRole that OpenShift has for each of its security context constraints."""
 
@@ -156,11 +159,16 @@ async def _act(
         addon.release,
     ):
         state = "adopted"
-    if decision.verb == "keep":
-        return await _note(tools, cluster, addon, state, "", release)
     values = compute_values(addon, asdict(tools.addons))
     if addon.name == "prometheus" and tools.addons.receiver:
         values |= {"prometheus": await _remote_write(tools, cluster, addon)}
+    # What somebody else gave a release that was adopted stays, until it gets another version.
+    if (
+        decision.verb == "keep"
+        and release is not None
+        and (state == "adopted" or await _has_values(helm, release, values))
+    ):
+        return await _note(tools, cluster, addon, state, "", release)
     if cluster.distribution == "openshift" and addon.openshift.scc:
         async with tools.client(cluster) as client:
             await grant_scc(client, addon)
@@ -269,10 +277,25 @@ async def grant_scc(client: KubeClient, addon: Addon) -> None:
         )
 
 
+async def _has_values(helm: Helm, release: Release, values: dict[str, Any]) -> bool:
+    """Return whether a release has these values: settings may have changed since."""
+    return _without_nulls(await helm.get_values(release.name, release.namespace)) == (
+        _without_nulls(values)
+    )
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return values without those that only take a default away, and without what is empty."""
+    if not isinstance(value, Mapping):
+        return value
+    cleaned = {key: _without_nulls(each) for key, each in value.items()}
+    return {key: each for key, each in cleaned.items() if each is not None and each != {}}
+
+
 async def _remote_write(tools: ClusterTools, cluster: Cluster, addon: Addon) -> dict[str, Any]:
     """Return the values that make Prometheus write to the receiver, with a key of the cluster."""
     async with tools.client(cluster) as client:
-        if await client.find(kinds.SECRET, KEY_SECRET, addon.namespace) is None:
+        if not await _has_key(tools, cluster, client, addon.namespace):
             await _hand_over_key(tools, cluster, client, addon.namespace)
     write = {
         "url": tools.addons.receiver,
@@ -282,10 +305,27 @@ async def _remote_write(tools: ClusterTools, cluster: Cluster, addon: Addon) -> 
     return {"prometheusSpec": {"remoteWrite": [write], "externalLabels": labels}}
 
 
+async def _has_key(
+    tools: ClusterTools, cluster: Cluster, client: KubeClient, namespace: str
+) -> bool:
+    """Return whether Prometheus there has a key that holds: not one of before it was revoked."""
+    kept = await client.find(kinds.SECRET, KEY_SECRET, namespace)
+    text = ((kept or {}).get("data") or {}).get("key", "")
+    try:
+        digest = hashlib.sha256(base64.b64decode(text, validate=True)).hexdigest()
+    except ValueError:
+        return False
+    known = await tools.database.read(lambda s: clusters.find_key(s, digest))
+    return known is not None and known.cluster_id == cluster.id
+
+
 async def _hand_over_key(
     tools: ClusterTools, cluster: Cluster, client: KubeClient, namespace: str
 ) -> None:
-    """Issue a key of the cluster and put it where its Prometheus reads it, and nowhere else."""
+    """Issue a key of the cluster and put it where its Prometheus reads it, and nowhere else.
+
+    One that was handed over before is nobody's any more, and is revoked.
+    """
     plain = "gpc_" + secrets.token_urlsafe(32)
     now = tools.clock.now_ms()
     key = ClusterKey(
@@ -294,11 +334,16 @@ async def _hand_over_key(
         key_hash=hashlib.sha256(plain.encode()).hexdigest(),
         hint=plain[:11],
         issued_at=now,
-        issued_by="system",
+        issued_by=HANDED_OVER_BY,
     )
-    await tools.database.write(
-        "clusters.issue_key", lambda s: clusters.issue_key(s, cluster.id, key)
-    )
+
+    def issue(session: WriteSession) -> None:
+        for each in clusters.list_keys(session, cluster.id):
+            if each.issued_by == HANDED_OVER_BY and each.revoked_at is None:
+                clusters.revoke_key(session, cluster.id, each.id, HANDED_OVER_BY, now)
+        clusters.issue_key(session, cluster.id, key)
+
+    await tools.database.write("clusters.issue_key", issue)
     await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     await client.apply(
         {

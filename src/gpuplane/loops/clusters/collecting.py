@@ -69,10 +69,15 @@ async def load_used(client: KubeClient, port: int) -> dict[str, int] | None:
     Raises:
         KubeError: If the API server or HAMi's scheduler does not answer.
     """
-    found = await client.list(kinds.SERVICE, labels=SCHEDULER_LABELS)
+    found = [
+        each["metadata"]
+        for each in await client.list(kinds.SERVICE, labels=SCHEDULER_LABELS)
+        if any(one.get("port") == port for one in (each.get("spec") or {}).get("ports") or ())
+        and "deletionTimestamp" not in each["metadata"]
+    ]
     if not found:
         return None
-    about = found[0]["metadata"]
+    about = found[0]
     text = await client.read_service(about["name"], about["namespace"], port, "/metrics")
     return await asyncio.to_thread(read_used_percent, text.decode("utf-8", "replace"))
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from uuid import UUID
+
+import yaml
+
+from gpuplane.core.runs.plans import Completed, Failed
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import (
@@ -14,9 +21,44 @@ from gpuplane.kube.kinds import (
     WORKLOAD,
 )
 from gpuplane.kube.kueue.states import read_conditions, read_workload
-from tests.kubernetes.kueue.workers import JOB_SETS, add_worker, groups, job, queue_objects
+from gpuplane.loops.kueue.multikueue import connect_workers, join_managers
+from tests.kubernetes.kueue.workers import (
+    JOB_SETS,
+    add_worker,
+    do_step,
+    groups,
+    job,
+    queue_objects,
+)
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
+
+
+async def join(
+    world: KueueWorld, sealing: SealingKeys, near: str, worker_id: UUID, text: str
+) -> None:
+    """Register the worker with its manager, beside one that nobody reaches."""
+    database = world.server.database
+    lead = partial(
+        clusters.change, key=world.cluster_id, wanted={"role": "manager"}, actor="test", now=1
+    )
+    await database.write("tests.role", lead)
+    joined = await do_step(world, join_managers, worker_id, {})
+    assert isinstance(joined, Completed)
+    assert joined.output == {"managers": [world.name], "warnings": []}
+
+    nowhere = yaml.safe_load(text)
+    nowhere["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    away_id = await add_worker(world, sealing, f"{world.prefix}-away", yaml.safe_dump(nowhere))
+    given = {"workers": [str(away_id), str(worker_id)]}
+    answer = await do_step(world, connect_workers, world.cluster_id, given)
+    assert isinstance(answer, Failed)
+    assert answer.word == "WorkerUnreachable"
+    assert answer.message.startswith(f"{world.prefix}-away: ")
+    kind = MULTIKUEUE_CLUSTER.at("v1beta2")
+    known = {each["metadata"]["name"] for each in await world.client.list(kind)}
+    assert f"w02-{near}" in known
+    assert f"w01-{world.prefix}-away" not in known
 
 
 async def test_a_job_runs_on_the_worker_and_its_end_comes_back(
@@ -24,12 +66,14 @@ async def test_a_job_runs_on_the_worker_and_its_end_comes_back(
 ) -> None:
     tenant, base = await world.tenant("acme"), f"/clusters/{world.name}"
     queue, near = f"{world.prefix}-all", f"{world.prefix}-near"
-    await add_worker(world, sealing_keys, near, second_rig.kubeconfig.read_text())
+    text = second_rig.kubeconfig.read_text()
+    worker_id = await add_worker(world, sealing_keys, near, text)
     await world.ask(
         "POST", f"{base}/quotas", 201, json={"name": queue, "resourceGroups": groups(4)}
     )
     door = {"name": "main", "tenant": tenant, "clusterQueue": queue}
     await world.ask("POST", f"{base}/queues", 201, json=door)
+    await join(world, sealing_keys, near, worker_id, text)
     body = {"workers": [near], "queues": [queue]}
     started = await world.ask("PUT", f"{base}/multikueue", 202, json=body)
     done = await world.until_over(started["runId"])

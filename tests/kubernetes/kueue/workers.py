@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from gpuplane.core.ids import ClusterId
+from gpuplane.core.runs.plans import Answer, StepCall
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Credential
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.loops.clusters.tools import Work
 from tests.kubernetes.kueue.worlds import KueueWorld
 
 V = "kueue.x-k8s.io/v1beta2"
 
 
-async def add_worker(world: KueueWorld, sealing: SealingKeys, name: str, text: str) -> None:
-    """Store another cluster with Kueue, as registration does."""
+async def do_step(world: KueueWorld, work: Work, cluster_id: UUID, given: dict[str, Any]) -> Answer:
+    """Do one step of a run for a cluster, as a worker does."""
+    admin, name = world.server.admin, work.__name__
+    call = StepCall(
+        run_id=new_id(), step_id=new_id(), key=name, name=name, tenant_id=admin.tenant_id,
+        project_id=admin.project_id, idempotency_key=name, attempt=1,
+        now=world.server.clock.now_ms(), input=given, params={}, context={}, scope={}, outputs={},
+    )  # fmt: skip
+    return await work(world.tools, await world.tools.cluster(cluster_id), given, call)
+
+
+async def add_worker(world: KueueWorld, sealing: SealingKeys, name: str, text: str) -> ClusterId:
+    """Store another cluster with Kueue, as registration does; return its id."""
     cluster_id, now = ClusterId(new_id()), world.server.clock.now_ms()
     sealed = sealing.seal(text.encode(), clusters.credential_context(cluster_id, 1))
     kept = Credential(cluster_id, sealed, 1, "", None, now, "test")
@@ -29,6 +43,7 @@ async def add_worker(world: KueueWorld, sealing: SealingKeys, name: str, text: s
         clusters.replace_credential(session, cluster_id, kept, {}, now)
 
     await world.server.database.write("tests.worker", unit)
+    return cluster_id
 
 
 JOB_SETS: dict[str, Any] = {

@@ -450,6 +450,27 @@ async def test_what_completed_while_it_was_taken_back_is_not_run_again(kueue: Wo
     assert await faults(kueue) == []
 
 
+async def test_what_completed_though_its_start_was_refused_is_not_run_again_after_the_delay(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue, max_retries=3)
+    distant = put_away(kueue)
+    distant.refusal = BackendError("StartFailed", "its pods were let go and then refused.")
+    await kueue.loops["dispatcher"].run_once()
+    assert (await kueue.job(job["id"]))["status"] == "pending"
+    at = kueue.server.clock.now_ms()
+    done = seen(offer, "", Phase.EXITED, ended_at=at, exit_code=0, reason="Completed")
+    await settle(kueue, done)
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["condition"]) == ("completed", "")
+    assert await standing(kueue) == []
+    kueue.server.clock.advance(3600)
+    await kueue.loops["monitor"].run_once()
+    await kueue.loops["scheduler"].run_once()
+    assert await standing(kueue) == []
+    assert await faults(kueue) == []
+
+
 async def test_an_offer_that_was_lost_is_taken_back_before_its_job_is_offered_again(
     kueue: World,
 ) -> None:

@@ -316,7 +316,11 @@ def settle_offers(
         is_over = all(each.phase in _OVER or each.forbids for each in by_rank.values())
         is_bound = job is not None and _is_bound(job, by_rank)
         if job is None or job.status is not JobStatus.QUEUED:
-            if is_over:
+            # One that was thought not to have started may have run all the same: it is done.
+            waits = job is not None and job.status is JobStatus.PENDING
+            if job is not None and waits and _has_ended(job, by_rank, completed=True):
+                _end(session, job, found, by_rank, seal, chance, now)
+            elif is_over:
                 over.append(attempt_id)
         elif found.is_withdrawing:
             if _has_ended(job, by_rank, completed=True):

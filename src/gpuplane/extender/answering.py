@@ -5,16 +5,15 @@ give equal bytes, whichever replica answers.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import compress
-from operator import itemgetter
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.bench import NOT_FIT
+from gpuplane.extender.naming import Candidates, NameIndex, look_up
 from gpuplane.extender.nodes import Topologies, read_record
 from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
 from gpuplane.extender.protocol import BadBody, PreemptionArgs, Reader, split
@@ -37,46 +36,6 @@ _FAILED = b',"FailedNodes":{'
 _LASTING = b'},"FailedAndUnresolvableNodes":{'
 _END = b'},"Error":""}'
 _ALL_FIT = _FAILED + _LASTING + _END
-
-
-class Candidates:
-    """The nodes of a question.
-
-    Attributes:
-        places: By position the place in the fleet; unknown nodes are left out.
-        unknown: Names that are not known (yet).
-    """
-
-    __slots__ = ("_pick", "places", "unknown")
-
-    def __init__(self, places: tuple[int, ...], unknown: Sequence[str] = ()) -> None:
-        self.places = places
-        self.unknown = unknown
-        self._pick: Callable[[list[bytes]], Any] | None = None
-
-    def pick(self, column: list[bytes]) -> list[bytes]:
-        """Return the entries of a column by node, in the order of the question."""
-        if len(self.places) < 2:
-            return [column[place] for place in self.places]
-        if self._pick is None:
-            self._pick = itemgetter(*self.places)
-        return [*self._pick(column)]
-
-
-def find_candidates(names: list[str], place_of: Mapping[str, int]) -> Candidates:
-    """Return the nodes of these names."""
-    if len(names) < 2:
-        return Candidates(
-            tuple(place_of[name] for name in names if name in place_of),
-            [name for name in names if name not in place_of],
-        )
-    try:
-        # The quickest way through thousands of names: no call per name.
-        return Candidates(itemgetter(*names)(place_of))
-    except KeyError:
-        known = [name for name in names if name in place_of]
-        unknown = [name for name in names if name not in place_of]
-        return Candidates((*map(place_of.__getitem__, known),), unknown)
 
 
 class Answerer:
@@ -171,7 +130,7 @@ class Answerer:
             view = self._view_given()
             names = [self._take_in(view, each) for each in self._read.nodes(_nodes_of(nodes))]
             view.state.refresh(self._now())
-            candidates = find_candidates(names, view.state.place_of)
+            candidates = look_up(names, view.state.place_of)
         else:
             view = self._views
             view.state.refresh(self._now())
@@ -247,7 +206,7 @@ class Answerer:
         kept = list(by_name.values())
         if pod is not None and pod.is_judged:
             view.state.refresh(self._now())
-            candidates = find_candidates(list(by_name), view.state.place_of)
+            candidates = look_up(list(by_name), view.state.place_of)
             fitting, failed, lasting = self._judge(view, pod, candidates)
             if fitting is not None:
                 names = self._read.names(b"[" + b",".join(fitting) + b"]")
@@ -282,7 +241,7 @@ class Answerer:
             return [], b"", b",".join(name + b":" + said for name in names)
         if wanted is not None:
             return self._judge_gang(pod, candidates, wanted, view.texts)
-        if not candidates.unknown and rendered.outside.isdisjoint(candidates.places):
+        if not candidates.unknown and rendered.fits_all(candidates):
             return None, b"", b""
         parts = candidates.pick(rendered.fits)
         fitting = [*filter(None, parts)]
@@ -314,21 +273,19 @@ class Answerer:
         if pod is None or not pod.is_judged:
             return [view.texts.scored(place, 0) for place in candidates.places] + zero
         rendered = view.rendered(pod)
-        parts = candidates.pick(rendered.scored)
         wanted, _ = _gang_places(view.state, pod)
         if wanted is not None:
             half = MOST_POINTS // 2
             points = dict.fromkeys(wanted, half) | {wanted[0]: MOST_POINTS}
             parts = [view.texts.scored(place, points.get(place, 0)) for place in candidates.places]
             return parts + zero
+        parts = candidates.pick(rendered.scored)
         found = rendered.row.find_best()
         if found is not None and parts:
-            best = found[0]
-            try:
-                position = candidates.places.index(best)
-            except ValueError:
-                position = _best_of(rendered, candidates.places)
-                best = candidates.places[position]
+            position = candidates.find(found[0])
+            if position is None:
+                position = _best_of(rendered, candidates)
+            best = candidates.places[position]
             if rendered.row.ranks[best] != NOT_FIT:
                 parts[position] = rendered.best(best)
         return parts + zero
@@ -341,6 +298,7 @@ class _Views:
         self.state = state
         self._generation = -1
         self.texts = NodeBytes([])
+        self._names: NameIndex | None = None
         self._classes: dict[int, Rendered] = {}
         self._lists: dict[tuple[int, bytes, bytes], tuple[bytes, Candidates]] = {}
         self._neutral: frozenset[int] = frozenset()
@@ -351,6 +309,7 @@ class _Views:
             return
         self._generation = state.generation
         self.texts = NodeBytes([node.name for node in state.fleet.nodes])
+        self._names = None
         self._classes.clear()
         self._lists.clear()
         self._neutral = frozenset(
@@ -363,7 +322,9 @@ class _Views:
         kept = self._lists.get(_key_of(raw))
         if kept is not None and kept[0] == raw:
             return kept[1]
-        found = find_candidates(read.names(raw), self.state.place_of)
+        if self._names is None:
+            self._names = NameIndex(self.texts.names)
+        found = self._names.find(raw) or look_up(read.names(raw), self.state.place_of)
         self._keep(raw, found)
         return found
 
@@ -446,9 +407,9 @@ def _gang_places(state: ClusterState, pod: PodFacts) -> tuple[list[int] | None, 
     return list(dict.fromkeys([own.node, *alike])), ""
 
 
-def _best_of(rendered: Rendered, places: tuple[int, ...]) -> int:
+def _best_of(rendered: Rendered, candidates: Candidates) -> int:
     """Return the position of the best candidate where the best node of all is none."""
-    where = np.array(places, dtype=np.int64)
+    where = candidates.as_column()
     ranks = rendered.row.ranks[where]
     best = np.flatnonzero(ranks == ranks.max())
     return int(best[where[best].argmin()])

@@ -7,6 +7,7 @@ they are is the core's row. An answer over HTTP is then a few look-ups and one j
 from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 
 from gpuplane.core.fleet.columns import Fleet
 from gpuplane.core.reasons import Word
@@ -15,6 +16,7 @@ from gpuplane.core.scheduling.bench import NOT_FIT, Row
 from gpuplane.core.scheduling.explain import describe_request
 from gpuplane.core.scheduling.filters import PERMANENT_WORDS
 from gpuplane.core.scheduling.scores import score_of_rank
+from gpuplane.extender.naming import Candidates
 
 MOST_POINTS = 10
 """`MaxExtenderPriority` of k8s.io/kube-scheduler/extender/v1. Only the best candidate gets them: of
@@ -50,7 +52,7 @@ class Rendered:
     Attributes:
         fits: The quoted name of each node where the class fits, empty elsewhere, by node.
         scored: A `HostPriority` by node, never with the most points.
-        outside: The nodes where it does not fit.
+        outside: The nodes where it does not fit, and the same as a column.
     """
 
     def __init__(self, row: Row, texts: NodeBytes, is_neutral: Callable[[int], bool]) -> None:
@@ -66,8 +68,15 @@ class Rendered:
         self.fits: list[bytes] = [b""] * count
         self.scored: list[bytes] = [b""] * count
         self.outside = set(range(count))
+        self.is_outside = np.ones(count, dtype=np.bool_)
         self._seen = self._fleet.clock
         self._set(range(count))
+
+    def fits_all(self, candidates: Candidates) -> bool:
+        """Return whether the class fits every candidate."""
+        if candidates.column is not None:
+            return not self.is_outside[candidates.column].any()
+        return self.outside.isdisjoint(candidates.places)
 
     def refresh(self) -> None:
         """Look again at the nodes that changed; the row is up to date."""
@@ -87,10 +96,12 @@ class Rendered:
             if rank == NOT_FIT and not is_neutral:
                 fits[node] = b""
                 self.outside.add(node)
+                self.is_outside[node] = True
                 self._unjudged.add(node)
             else:
                 fits[node] = texts.quoted[node]
                 self.outside.discard(node)
+                self.is_outside[node] = False
             points = 0 if rank == NOT_FIT else self.points_of(rank, node)
             scored[node] = texts.scored(node, points)
 

@@ -105,6 +105,28 @@ async def test_a_release_of_somebody_else_is_adopted_as_it_is(
     await helm.uninstall("theirs", nfd.namespace)
 
 
+async def test_what_was_installed_without_helm_is_adopted_by_a_release(
+    world: tuple[Inside, ClusterTools, Any], nfd: Addon, namespace: str
+) -> None:
+    _, tools, cluster = world
+    pack(Path(tools.addons.charts), nfd)
+    name = f"{nfd.release}-marks"
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    async with tools.client(cluster) as client:
+        await client.create(about, namespace)
+        left = await bring_in(tools, cluster, nfd, None, 1)
+        assert isinstance(left, AddonStatus)
+        assert left.state == "present"
+        assert "clusters adopt" in left.message
+        taken = await adopt(tools, cluster, nfd)
+        assert isinstance(taken, AddonStatus)
+        assert (taken.state, taken.release_name) == ("adopted", nfd.release)
+        owned = await client.get(kinds.CONFIG_MAP, name, namespace)
+    assert owned["metadata"]["annotations"]["meta.helm.sh/release-name"] == nfd.release
+    helm: Helm = await tools.helm(cluster)
+    await helm.uninstall(nfd.release, namespace)
+
+
 def writing_to(tools: ClusterTools, receiver: str) -> ClusterTools:
     return dataclasses.replace(tools, addons=dataclasses.replace(tools.addons, receiver=receiver))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rig.binaries import Binaries
+from rig.processes import Part
 from rig.rigs import RigPlan, running_rig
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.clusters.worlds import end_of, registered
@@ -33,6 +34,20 @@ async def submit(it: Inside, name: str, command: str) -> str:
     return found
 
 
+async def check_that_a_cluster_that_hangs_slows_no_other(it: Inside, server: Part) -> None:
+    """Freeze an API server while it is asked to start work: other work goes on beside it."""
+    server.freeze()
+    try:
+        stuck = await submit(it, "g-stuck", "true")
+        assert await it.wait_for(stuck, "scheduled", "queued")
+        for number in range(3):
+            simulated = await it.submit(f"meanwhile-{number}")
+            assert await it.wait_for(simulated.json()["id"], "completed") == "completed"
+        assert await it.status_of(stuck) in ("scheduled", "queued")
+    finally:
+        server.thaw()
+
+
 async def test_a_cluster_that_does_not_answer_is_said_so_hurts_no_other_and_comes_back(
     rig_binaries: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +61,7 @@ async def test_a_cluster_that_does_not_answer_is_said_so_hurts_no_other_and_come
         async with inside(tmp_path) as it:
             await registered(it, "east", own.manager.kubeconfig.read_text(), addons=[])
             server = own.manager.parts["kube-apiserver"]
+            await check_that_a_cluster_that_hangs_slows_no_other(it, server)
             server.kill()
 
             async def is_away() -> bool:
@@ -58,8 +74,6 @@ async def test_a_cluster_that_does_not_answer_is_said_so_hurts_no_other_and_come
             assert found["state_reason"]
             verdicts = {each["kind"]: each["verdict"] for each in found["health"]}
             assert verdicts["api_server"] == "unhealthy"
-            simulated = await it.submit("meanwhile")
-            assert await it.wait_for(simulated.json()["id"], "completed") == "completed"
             server.start_again()
 
             async def is_back() -> bool:

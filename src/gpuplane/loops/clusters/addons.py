@@ -111,6 +111,11 @@ async def bring_in(
                 tools, cluster, addon, decide(addon, seen, await _adopted(tools, cluster)), helm
             )
     except HelmError as error:
+        if error.reason == "OwnedByOthers":
+            said = (
+                "Parts of it were installed without Helm. `gpuplane clusters adopt` takes it over."
+            )
+            return await _note(tools, cluster, addon, "present", said)
         if error.reason not in GIVES_UP_AT_ONCE and attempt < TRIES:
             return Failed(f"Helm{error.reason}", f"{addon.name}: {error.message}")
         return await _note(tools, cluster, addon, "failed", _told(addon, error))

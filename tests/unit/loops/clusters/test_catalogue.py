@@ -86,6 +86,16 @@ def test_every_addon_says_where_its_version_was_read() -> None:
         assert each.version.removeprefix("v") in each.source.replace("\n", " ") or each.older
 
 
+def test_the_page_tells_the_versions_that_are_pinned() -> None:
+    page = (Path(__file__).parents[4] / "docs/reference/clusters.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    for each in load_addons():
+        versions = ", else ".join(pin.version for pin in each.pins)
+        ranges = ", ".join(f"{first} to {last}" for first, last in
+                           (pin.kubernetes for pin in each.pins))  # fmt: skip
+        assert rows[each.name].endswith(f"{versions} | {ranges} |")
+
+
 def test_what_an_addon_needs_and_is_not_there_is_named() -> None:
     needed = frozenset({"gateway.networking.k8s.io", "gateway.envoyproxy.io"})
     decision = decide(addon("aibrix"), a_situation(served=frozenset({"gateway.networking.k8s.io"})))

@@ -32,7 +32,7 @@ Block = dict[str, Any]
 
 def main(folder: Path) -> None:
     """Write the table."""
-    table: Block = {"sources": {}, "resource": {}, "data": {}}
+    table: Block = {"sources": {}, "resource": {}, "data": {}, "provider": {}}
     for file in sorted(GOLDEN.glob("*.tf.json")):
         document = json.loads(file.read_text(encoding="utf-8"))
         ((provider, wanted),) = document["terraform"]["required_providers"].items()
@@ -44,6 +44,9 @@ def main(folder: Path) -> None:
             if version != wanted["version"]:
                 raise SystemExit(f"{package.name} is made for {version}, not {wanted['version']}")
             table["sources"][wanted["source"]] = f"{version}, {named['name']} {named['version']}"
+            shape = _shape(archive, "provider", provider, provider)
+            _note(table["provider"].setdefault(provider, {}), document["provider"][provider], shape,
+                  "provider")  # fmt: skip
             for group in ("resource", "data"):
                 for kind, blocks in document.get(group, {}).items():
                     known = table[group].setdefault(kind, {})
@@ -74,6 +77,8 @@ def _note(known: Block, block: Block, shape: Block, place: str) -> None:
 def _shape(archive: tarfile.TarFile, group: str, kind: str, provider: str) -> Block:
     """Return what a resource declares: name -> type, required, and the block below."""
     words = kind.removeprefix(f"{provider}_").split("_")
+    if group == "provider":
+        words = ["provider"]
     prefix = "data-" + provider + "-" if group == "data" else ""
     folder = f"package/lib/{prefix}{'-'.join(words)}/"
     texts = [
@@ -83,7 +88,9 @@ def _shape(archive: tarfile.TarFile, group: str, kind: str, provider: str) -> Bl
     ]
     interfaces = {name: body for text in texts for name, body in _INTERFACE.findall(text)}
     pascal = "".join(word.capitalize() for word in words)
-    start = ("Data" + provider.capitalize() if group == "data" else "") + pascal + "Config"
+    if group != "resource":
+        pascal = ("Data" if group == "data" else "") + provider.capitalize() + pascal
+    start = pascal + "Config"
     by_lower = {name.lower(): name for name in interfaces}
     return _declared(interfaces, by_lower[start.lower()])
 

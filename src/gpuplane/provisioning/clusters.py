@@ -249,6 +249,11 @@ class Provisioner:
             {"TF_DATA_DIR": str(vault.folder / "data"), "TF_PLUGIN_CACHE_DIR": str(plugins)},
         )
         with vault.open() as lock:
+            for address, made in vault.unrecorded().items():
+                self._tell(
+                    f"{address} ({made}) was made when the binary was killed and is in no state: "
+                    "delete it by the cloud's own means before it is made again."
+                )
 
             def run(command: str, arguments: list[str], timeout_s: float) -> Ended:
                 messages = _Messages(self._tell)

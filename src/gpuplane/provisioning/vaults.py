@@ -7,7 +7,8 @@ from it, which cannot be before the binary has ended too: it holds the lock as w
 
 Files: `lock`, `cluster.json` (the specification as applied, no secrets), `state.sealed` and the one
 before it, `plan.sealed` with `plan.json` (what it would do), `terraform.lock.hcl` (the digests of
-providers), `data` (providers), and during a command `work`.
+providers), `data` (providers), `unrecorded.json` (what was made and is in no state), and during a
+command `work`.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ from typing import Any
 
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
+from gpuplane.provisioning.binaries import STDOUT
 from gpuplane.provisioning.errors import ProvisioningError, Reason
+from gpuplane.provisioning.unrecorded import list_unrecorded
 
 STATE, BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
 PLAN = "plan.out"
@@ -113,6 +116,12 @@ class Vault:
         found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
         return found
 
+    def unrecorded(self) -> dict[str, str]:
+        """Return what was made and is in no state, the cloud's id by address."""
+        path = self.folder / "unrecorded.json"
+        found: dict[str, str] = json.loads(path.read_bytes()) if path.exists() else {}
+        return found
+
     def remove(self) -> None:
         """Remove the folder of a cluster that is gone; while the vault is held."""
         shutil.rmtree(self.folder)
@@ -164,12 +173,23 @@ class Vault:
             failpoint("provisioning:previous-kept")
             self._seal("state.sealed", "state", best)
         failpoint("provisioning:sealed")
+        self._note_unrecorded(best)
         if (self.work / PROVIDER_LOCK).exists():
             write_private(
                 self.folder / "terraform.lock.hcl", (self.work / PROVIDER_LOCK).read_bytes()
             )
         if self.work.exists():
             shutil.rmtree(self.work)
+
+    def _note_unrecorded(self, state: bytes | None) -> None:
+        path, output = self.folder / "unrecorded.json", self.work / STDOUT
+        said = output.read_bytes() if output.exists() else b""
+        known = None if state is None else _state_of(state)
+        missing = list_unrecorded(said, self.unrecorded(), known)
+        if missing:
+            write_private(path, (json.dumps(missing, indent=1) + "\n").encode())
+        else:
+            path.unlink(missing_ok=True)
 
     def _seal(self, file: str, what: str, plain: bytes) -> None:
         write_private(self.folder / file, self.keys.seal(plain, self._context(what)))

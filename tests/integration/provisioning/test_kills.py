@@ -92,10 +92,11 @@ def test_the_binary_outlives_us_and_what_it_made_is_taken_up(
     assert saved.summary.is_empty, "everything that was made is known"
 
 
-def test_what_was_made_is_known_when_the_binary_is_killed_as_well(
+def test_what_was_made_is_known_or_told_when_the_binary_is_killed_as_well(
     applying: Applying, making: Making
 ) -> None:
-    provisioner = making()
+    told: list[str] = []
+    provisioner = making(told)
     groups = [os.getpgid(pid) for pid in applying.binary_pids()]
     assert groups
     applying.kill()
@@ -104,10 +105,15 @@ def test_what_was_made_is_known_when_the_binary_is_killed_as_well(
     os.close(applying.writer)
     plain = files(2)
     saved = wait_until(lambda: is_free(provisioner, plain), "the lock", deadline_s=DEADLINE_S)
-    changed = [each.address for each in saved.summary.changes]
-    assert changed == ["terraform_data.r1"], "the first is known, the second is made again"
+    again = [each.address for each in saved.summary.changes]
+    assert "terraform_data.r1" in again, "it had not been made"
+    # Terraform writes each change down at once, OpenTofu every 20 s.
+    is_told = any(each.startswith("terraform_data.r0 (") for each in told)
+    assert ("terraform_data.r0" in again) is is_told
+    told.clear()
     provisioner.apply("train", saved.id)
     assert provisioner.plan("train", plain, {}).summary.is_empty
+    assert not any("in no state" in each for each in told[1:])
 
 
 def test_ctrl_c_is_passed_on_and_what_was_made_is_kept(applying: Applying, making: Making) -> None:

@@ -158,3 +158,22 @@ def test_a_cluster_that_is_removed_leaves_nothing(vault: Vault) -> None:
     with vault.open():
         vault.remove()
     assert not vault.folder.exists()
+
+
+def completed(address: str, action: str = "create") -> str:
+    hook = {"resource": {"addr": address}, "action": action, "id_value": "vpc-1"}
+    return json.dumps({"type": "apply_complete", "hook": hook})
+
+
+def test_what_was_made_and_is_in_no_state_is_told_until_it_is(vault: Vault) -> None:
+    made = [completed("aws_vpc.network"), completed("aws_eip.nat"), completed("a.b"),
+            completed("a.b", "delete"), '{"type": "apply_com']  # fmt: skip
+    nat = {"mode": "managed", "type": "aws_eip", "name": "nat", "instances": [{}]}
+    network = {**nat, "type": "aws_vpc", "name": "network"}
+    known = json.loads(state(2)) | {"resources": [nat]}
+    leave(vault, state=json.dumps(known))
+    (vault.work / "stdout").write_text("\n".join(made))
+    with vault.open():
+        assert vault.unrecorded() == {"aws_vpc.network": "vpc-1"}
+    write_in(vault, json.dumps(known | {"serial": 3, "resources": [nat, network]}))
+    assert vault.unrecorded() == {}

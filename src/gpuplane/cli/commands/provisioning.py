@@ -7,7 +7,7 @@ cloud and keeps its sealed state in the home; asks no server. Registering what w
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.settings import home_of
 
 if TYPE_CHECKING:
+    from gpuplane.core.provisioning.problems import Problem
     from gpuplane.core.provisioning.specs import ClusterSpec
     from gpuplane.provisioning.clusters import Provisioner, SavedPlan
 
@@ -35,6 +36,21 @@ FILE = click.option(
     "-f", "--file", "path", metavar="FILE", help="A ClusterSpecification; - for standard input."
 )
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+class SpecRefused(CliError):
+    """A specification that cannot be meant: the first problem, then every further one."""
+
+    def __init__(self, problems: "Sequence[Problem]") -> None:
+        """Make it of at least one problem."""
+        first, *self.rest = problems
+        super().__init__(first.reason, field=first.field, fix=first.fix, code=Exit.USAGE)
+
+    def show(self, file: Any = None) -> None:
+        """Write all of them to standard error."""
+        super().show(file)
+        for each in self.rest:
+            click.echo(f"  {each.field}: {each.reason} {each.fix}", file=file, err=file is None)
 
 
 def binary_options(function: Any) -> Any:
@@ -182,26 +198,40 @@ def provisioned(output: Output) -> None:
 @click.option(
     "--refresh/--no-refresh", default=True, help="Have the cloud give a fresh token first."
 )
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Of a ServiceAccount, to be used instead; - for standard input.",
+)
 @binary_options
 def kubeconfig(
-    name: str, target: str | None, binary: str | None, timeout_s: int | None, *, refresh: bool
+    name: str,
+    target: str | None,
+    token_file: str | None,
+    binary: str | None,
+    timeout_s: int | None,
+    *,
+    refresh: bool,
 ) -> None:
     """Print the kubeconfig of a cluster that was made from here; it holds a credential.
 
-    EKS gives a token for 15 minutes, GKE for an hour: enough to set up access that lasts.
+    EKS gives a token for 15 minutes, GKE for an hour: enough to make a ServiceAccount whose token
+    lasts. With --token-file that one is put in, and the cluster can be registered.
     """
-    from gpuplane.core.provisioning.kubeconfigs import NoCredential, kubeconfig_of
+    from gpuplane.core.provisioning.kubeconfigs import NoCredential, kubeconfig_of, with_token
 
     _checked_name(name)
+    token = None if token_file is None else _token_of(token_file)
     with _provisioner(binary, timeout_s) as provisioner:
-        if refresh:
+        if refresh and token is None:
             provisioner.refresh(name, _files(_spec_of(provisioner.document(name))))
         try:
-            text = kubeconfig_of(name, provisioner.outputs(name))
+            outputs = provisioner.outputs(name)
+            text = kubeconfig_of(name, outputs if token is None else with_token(outputs, token))
         except NoCredential as error:
             raise CliError(
                 str(error),
-                fix="Take a token by the cloud's own command line, or allow local accounts.",
+                fix="Take a token by the cloud's own command line and give it as --token-file.",
                 code=Exit.REFUSED,
             ) from error
     if target is None:
@@ -279,6 +309,26 @@ def _provisioner(binary: str | None, timeout_s: int | None) -> Iterator["Provisi
         raise CliError(f"{error.filename or home}: {error.strerror}.", code=Exit.FAILED) from error
 
 
+def _token_of(path: str) -> str:
+    """Return the token in a file.
+
+    Raises:
+        CliError: If there is none.
+    """
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(
+            f"{path} cannot be read: {error}.", field="--token-file", code=Exit.USAGE
+        ) from error
+    if len(text.split()) != 1:
+        raise CliError(
+            "It does not hold one token.", field="--token-file", code=Exit.USAGE,
+            fix="Give it what `kubectl create token` prints.",
+        )  # fmt: skip
+    return text.strip()
+
+
 def _read_spec(path: str | None) -> "ClusterSpec":
     """Return the specification of a file.
 
@@ -317,10 +367,7 @@ def _spec_of(document: object) -> "ClusterSpec":
     try:
         return parse_cluster_spec(document, gpus_of)
     except BadSpec as error:
-        first, *rest = error.problems
-        for each in rest:
-            note(f"{each.field}: {each.reason} {each.fix}")
-        raise CliError(first.reason, field=first.field, fix=first.fix, code=Exit.USAGE) from error
+        raise SpecRefused(error.problems) from error
 
 
 def _cloud_spec(path: str | None) -> "ClusterSpec":

@@ -53,7 +53,7 @@ def eks_configuration(spec: ClusterSpec) -> Block:
     for pool in spec.pools:
         _add_pool(spec, pool, resources)
     return {
-        "provider": {"aws": {"region": spec.region, "default_tags": {"tags": spec.all_tags()}}},
+        "provider": {"aws": {"region": spec.region, "default_tags": [{"tags": spec.all_tags()}]}},
         "resource": resources,
         "data": {"aws_eks_cluster_auth": {"cluster": {"name": "${aws_eks_cluster.cluster.name}"}}},
         "output": {

@@ -18,6 +18,12 @@ class NoCredential(ValueError):
     """The outputs name no server or no credential; the message says which."""
 
 
+def with_token(outputs: Mapping[str, str], token: str) -> dict[str, str]:
+    """Return the outputs with this token in the place of every other credential."""
+    kept = {key: value for key, value in outputs.items() if key not in _CREDENTIALS}
+    return kept | {"token": token}
+
+
 def kubeconfig_of(name: str, outputs: Mapping[str, str]) -> str:
     """Return the kubeconfig, as JSON, which YAML readers read as well.
 

@@ -83,7 +83,9 @@ def test_a_configuration_uses_what_its_provider_declares_and_leaves_out_nothing_
     name: str,
 ) -> None:
     document = configuration(CLOUDS[name])
-    found = [
+    ((provider, block),) = document["provider"].items()
+    found = list(undeclared(block, TABLE["provider"][provider], "provider"))
+    found += [
         problem
         for group in ("resource", "data")
         for kind, blocks in document.get(group, {}).items()

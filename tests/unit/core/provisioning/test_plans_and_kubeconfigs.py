@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.provisioning.kubeconfigs import NoCredential, kubeconfig_of
+from gpuplane.core.provisioning.kubeconfigs import NoCredential, kubeconfig_of, with_token
 from gpuplane.core.provisioning.plans import Action, UnreadablePlan, summary_of
 
 
@@ -65,3 +65,12 @@ def test_outputs_that_do_not_suffice_are_named(missing: str) -> None:
     del outputs[missing]
     with pytest.raises(NoCredential, match="credential" if missing == "token" else missing):
         kubeconfig_of("train-eu", outputs)
+
+
+def test_a_token_that_is_given_takes_the_place_of_every_other_credential() -> None:
+    outputs = {
+        "server": "https://k", "certificate_authority_data": "Q0E=",
+        "client_certificate_data": "c", "client_key_data": "k",
+    }  # fmt: skip
+    found = json.loads(kubeconfig_of("serve-we", with_token(outputs, "lasting")))
+    assert found["users"][0]["user"] == {"token": "lasting"}

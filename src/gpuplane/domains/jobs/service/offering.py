@@ -319,7 +319,8 @@ def settle_offers(
             # One that was thought not to have started may have run all the same: it is done.
             waits = job is not None and job.status is JobStatus.PENDING
             if job is not None and waits and _has_ended(job, by_rank, completed=True):
-                _end(session, job, found, by_rank, seal, chance, now)
+                in_line = _stand_in_line(session, job, now)
+                _end(session, in_line, found, by_rank, seal, chance, now)
             elif is_over:
                 over.append(attempt_id)
         elif found.is_withdrawing:
@@ -340,6 +341,23 @@ def settle_offers(
     _forget_offers(session, over)
     withdraw_offers(session, lost, "Nothing says how it ended; it is taken back.")
     return Settled(tuple(bound), (*refused, *lost))
+
+
+def _stand_in_line(session: WriteSession, job: Job, now: int) -> Job:
+    """Put a job that waits for another try back in line: from there alone it may have run."""
+    repository.update_job(
+        session,
+        job,
+        now,
+        status=str(JobStatus.QUEUED),
+        condition=str(Condition.NONE),
+        condition_at=None,
+        due_at=None,
+    )
+    message = "It was thought not to have started, and has run."
+    data = {"from_status": str(job.status)}
+    events.record(session, job_event(job, "job.queued", now, message=message, data=data))
+    return repository.lock_jobs(session, [job.id])[job.id]
 
 
 def _has_ended(

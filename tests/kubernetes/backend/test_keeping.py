@@ -9,25 +9,14 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import DeploymentType, JobSpec, ResourceRequest
-from gpuplane.kit.clock import SystemClock
 from gpuplane.kube.kinds import JOB, POD
 from tests.contract.builders import a_plan
 from tests.contract.factories import until_over
-from tests.contract.kubernetes import KubernetesFactory
+from tests.contract.kubernetes import KubernetesFactory, MovedClock
 from tests.waiting import wait_until_async
 
 SMALL = ResourceRequest(cpu_milli=100, memory_mib=64, ephemeral_mib=64)
 HOUR_MS = 3_600_000
-
-
-class MovedClock(SystemClock):
-    """The time, and so much more."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        """Return the moved instant."""
-        return super().now_ms() + self.ahead_ms
 
 
 def a_failure(factory: KubernetesFactory, **labels: str) -> AttemptPlan:

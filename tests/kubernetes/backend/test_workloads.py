@@ -15,7 +15,7 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SECRET, SERVICE
 from tests.contract.builders import a_plan
 from tests.contract.factories import replicas_of, until, until_over, until_phase
-from tests.contract.kubernetes import SETTINGS, KubernetesFactory
+from tests.contract.kubernetes import SETTINGS, KubernetesFactory, MovedClock
 
 SMALL = ResourceRequest(cpu_milli=100, memory_mib=64, ephemeral_mib=64)
 NODES = ("process-h100-1", "process-h100-2")
@@ -213,3 +213,25 @@ async def test_progress_and_checkpoints_are_read_while_the_job_runs(
     assert replica.checkpoint_at is not None
     await backend.evict(plan.ref, 0.0, Word.CANCELLED)
     await until_over(factory, backend, plan.ref)
+
+
+async def test_a_service_whose_deployment_somebody_deletes_is_seen_to_be_over(
+    factory: KubernetesFactory,
+) -> None:
+    factory.clock = clock = MovedClock()
+    backend = await factory.open()
+    plan = a_plan(
+        node_name=factory.node_name,
+        job_type=JobType.SERVICE,
+        resources=SMALL,
+        duration_s=600,
+        grace_s=0,
+        port=18_312,
+    )
+    await backend.ensure_workload(plan, {})
+    await until_phase(factory, backend, plan.ref, Phase.RUNNING)
+    [deployment] = await backend.client.list(DEPLOYMENT, labels=labels_of(plan))
+    await backend.client.delete(DEPLOYMENT, deployment["metadata"]["name"], "tenant-default")
+    clock.ahead_ms = 30_000
+    [replica] = await until_over(factory, backend, plan.ref)
+    assert (replica.phase, replica.reason) == (Phase.LOST, Word.SUPERVISOR_LOST)

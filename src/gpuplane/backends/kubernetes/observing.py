@@ -21,8 +21,9 @@ from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
 
 SECOND_MS = 1000
-VANISHED_MS = 30_000
-"""How long after its workload was let go a replica without a pod is still thought to be coming."""
+VANISHED_MS = 20_000
+"""How long after its workload was let go a replica without one is still thought to be coming: with
+the settler's look it is told within 30 s that what should run does not."""
 VERDICT_MS = 10_000
 """How long the end of a pod that was deleted waits for its Job's controller to say why."""
 
@@ -261,7 +262,8 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
 def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | None:
     record, main = sight.record, sight.main
     if record.kind in LASTING and not record.evict_reason:
-        return None  # its pods come again
+        # Its pods come again, unless somebody took away what makes them.
+        return _without_pod(sight, now) if main is None and is_gone else None
     container = pod.main
     ended = container.state.terminated if container is not None else None
     if not is_gone and not pod.is_over:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuplane.backends.interface import Phase
 from gpuplane.backends.kubernetes.observing import (
+    VANISHED_MS,
     VERDICT_MS,
     NodeState,
     compute_outcomes,
     observe_attempt,
 )
 from gpuplane.backends.kubernetes.records import NEVER, decide_evict, decide_settle
+from gpuplane.backends.kubernetes.settling import LOOK_S
 from gpuplane.backends.kubernetes.shapes import Condition, Pod
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
@@ -231,3 +234,21 @@ def test_a_new_pod_of_a_rank_stands_before_the_one_that_is_gone() -> None:
 def test_outputs_are_one_json_object(text: str, outputs: dict[str, int] | None) -> None:
     pod = a_pod(phase="Succeeded", state=ended(0, message=text))
     assert compute_outcomes(a_sight(pod), NOW)[0].outputs == outputs
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ConfigMap"])
+def test_a_service_that_somebody_took_away_is_lost_and_no_zombie(kind: str) -> None:
+    pod = a_pod(state=running())
+    pod.metadata.labels["gpuplane.io/part"] = "replica"
+    record = a_record(kind=kind)
+    late = record.at + VANISHED_MS
+    taken = replace(a_sight(pod, record=record, gone=("uid-0",)), main=None)
+    assert compute_outcomes(taken, late - 1) == {}
+    outcome = compute_outcomes(taken, late)[0]
+    assert (outcome.phase, outcome.reason) == ("lost", Word.SUPERVISOR_LOST)
+    assert compute_outcomes(a_sight(pod, record=record, gone=("uid-0",)), late) == {}
+    assert compute_outcomes(replace(taken, gone=frozenset()), late) == {}
+
+
+def test_that_a_workload_is_gone_is_told_within_half_a_minute() -> None:
+    assert VANISHED_MS + LOOK_S * 1000 < 30_000

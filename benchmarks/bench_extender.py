@@ -4,7 +4,8 @@
 
 Each round is one pod: filter, prioritize with the list that filter answered, then the pod is bound
 to the best node and an older one ends, as the informers would tell. Candidates are nodes with
-enough free GPUs, in random order, as kube-scheduler sends them after its own filters. The limits
+enough free GPUs in random order, another list for each pod, or one list for all: what
+kube-scheduler sends after its own filters lies between the two. The limits
 are held against the server's CPU time (throughput: one core) and the time that the client waits
 (latency); the reference is the same server answering the same bytes without looking at anything.
 """
@@ -34,6 +35,7 @@ from gpuplane.extender.holdings import name_devices
 from gpuplane.extender.http import Request, Response, Server
 from gpuplane.extender.nodes import read_record
 from gpuplane.extender.pods import PodFacts, PodView, facts_of
+from gpuplane.extender.serving import settle
 from gpuplane.extender.state import ClusterState
 
 GPUS = 8
@@ -41,6 +43,7 @@ SIZES = (1, 1, 1, 2, 4, 8)
 SPARE = 1.25
 """Nodes for each candidate: some are always full."""
 WARM = 200
+OTHER, SAME = "another list each time", "one list"
 _VIEW = msgspec.json.Decoder(PodView)
 _HEADERS = {
     b"/filter": b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
@@ -109,6 +112,7 @@ async def _serve(nodes: int, ready: Connection) -> None:
             )
         )
     state.refresh(1)
+    settle()
     verbs = {b"/filter": answerer.filter, b"/prioritize": answerer.prioritize}
     echoed: dict[bytes, bytes] = {}
 
@@ -185,19 +189,22 @@ def cpu_s(pid: int) -> float:
 class Load:
     """Pods that come and go so that about half of the GPUs are taken."""
 
-    def __init__(self, nodes: int, candidates: int) -> None:
+    def __init__(self, nodes: int, candidates: int, lists: str) -> None:
         self._random = random.Random(1)
         self.names = [make_node(index)["metadata"]["name"] for index in range(nodes)]
         self._free = dict.fromkeys(self.names, GPUS)
         self._candidates = candidates
+        self._same = self._random.sample(self.names, candidates) if lists == SAME else None
         self._bound: list[tuple[int, str, int]] = []
         self._next = 0
 
     def ask_for(self) -> tuple[int, int, bytes, bytes]:
         """Return (pod, GPUs, the pod's JSON, the JSON list of candidates)."""
         size = self._random.choice(SIZES)
-        fitting = [name for name in self.names if self._free[name] >= size]
-        chosen = self._random.sample(fitting, min(self._candidates, len(fitting)))
+        chosen = self._same
+        if chosen is None:
+            fitting = [name for name in self.names if self._free[name] >= size]
+            chosen = self._random.sample(fitting, min(self._candidates, len(fitting)))
         self._next += 1
         pod = json.dumps(make_pod(self._next, size), separators=(",", ":")).encode()
         return self._next, size, pod, json.dumps(chosen, separators=(",", ":")).encode()
@@ -215,14 +222,14 @@ class Load:
         return bound, ended
 
 
-def measure(candidates: int, rounds: int) -> None:
-    """Print the figures for one number of candidates."""
+def measure(candidates: int, rounds: int, lists: str) -> None:
+    """Print the figures for one number of candidates, in one list or in many."""
     nodes = int(candidates * SPARE)
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_server, args=(nodes, theirs))
     process.start()
     pid, port = ours.recv()
-    client, load = Client(port), Load(nodes, candidates)
+    client, load = Client(port), Load(nodes, candidates, lists)
     filters, ranks, per_pair, echoes, echo_cpu = [], [], [], [], []
     batch = max(1, rounds // 10)
     began, before = 0, cpu_s(pid)
@@ -256,18 +263,19 @@ def measure(candidates: int, rounds: int) -> None:
         echo_cpu.append((cpu_s(pid) - before) / batch)
     ours.send(None)
     process.join(10)
-    _print(candidates, filters, ranks, per_pair, echoes, echo_cpu)
+    _print(candidates, lists, filters, ranks, per_pair, echoes, echo_cpu)
 
 
 def _print(
     candidates: int,
+    lists: str,
     filters: list[float],
     ranks: list[float],
     per_pair: list[float],
     echoes: list[float],
     echo_cpu: list[float],
 ) -> None:
-    name = f"{candidates} candidates"
+    name = f"{candidates} candidates, {lists}"
     echo = 1 / max(1e-9, statistics.median(echo_cpu))
     print_figure(
         f"{name}: filter+prioritize pairs a second of one core (server's CPU time, bind included)",
@@ -304,7 +312,8 @@ def main() -> None:
     options = parser.parse_args()
     print_machine()
     for candidates in options.candidates or (500, 5000):
-        measure(candidates, options.rounds if candidates <= 500 else options.rounds // 2)
+        for lists in (OTHER, SAME):
+            measure(candidates, options.rounds if candidates <= 500 else options.rounds // 2, lists)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpuplane.extender.serving import ExtenderSettings
+    from gpuplane.extender.serving import Extender, ExtenderSettings
     from gpuplane.kube.connections import Connection
 
+READY_S = 60.0
+"""How long a look waits for the cluster to be read; the next one follows."""
 POLICIES = (
     "fragmentation",
     "balanced",
@@ -160,11 +162,22 @@ async def _serve(connection: "Connection", settings: "ExtenderSettings") -> int:
         scheme = "http" if settings.certificate is None else "https"
         where = f"[{settings.host}]" if ":" in settings.host else settings.host
         log.info("the extender answers at %s://%s:%s", scheme, where, port)
+        settling = asyncio.create_task(_settle(role))
         try:
             await stopped.wait()
         finally:
+            settling.cancel()
             await role.stop()
     return 0
+
+
+async def _settle(role: "Extender") -> None:
+    """Have garbage collection pass over the cluster's nodes and pods once they were read."""
+    from gpuplane.extender.serving import settle
+
+    while not await role.wait_ready(READY_S):
+        continue
+    settle()
 
 
 @extender.command()

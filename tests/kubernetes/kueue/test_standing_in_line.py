@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuplane.kube.kinds import WORKLOAD
+from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.loops.kueue.workloads import follow
 from tests.kubernetes.kueue.test_three_tenants import FLAVOR, GPU, gpus, open_tenant
 from tests.kubernetes.kueue.worlds import KueueWorld
@@ -67,3 +68,31 @@ async def test_a_raised_class_a_suspension_and_the_accounts_of_what_waits_in_kue
     assert not await world.has_status(jobs["older"], "running", "scheduled")
     await world.ask("POST", f"/jobs/{jobs['older']}/resume")
     await world.until(lambda: world.has_status(jobs["older"], "running"), "it runs after all")
+
+
+async def test_what_is_held_gives_the_quota_back_that_kueue_reserved_for_it(
+    world: KueueWorld,
+) -> None:
+    tenant, base = await open_tenant(world, "acme", 1), f"/clusters/{world.name}"
+    await world.loops["kueue"].run_once()
+    first = (await world.submit(tenant, name="first", **gpus(1)))["id"]
+    await world.until(lambda: world.has_status(first, "running"), "it runs")
+    held = (await world.submit(tenant, name="held", **gpus(1)))["id"]
+
+    async def stands() -> bool:
+        return "held" in await priorities(world, tenant)
+
+    await world.until(stands, "it stands in Kueue's line")
+    await world.ask("POST", f"{base}/freeze", json={"reason": "the room is hot"})
+    await world.ask("DELETE", f"/jobs/{first}")
+
+    async def gave_it_back() -> bool:
+        found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
+        states = [follow(each).state for each in found]
+        mine = [each for each in states if each.owners[0][1].startswith("held-")]
+        told = [each.conditions.get(str(WorkloadCondition.EVICTED)) for each in mine]
+        return [each and each.reason for each in told] == ["AdmissionCheck"]
+
+    await world.until(gave_it_back, "Kueue has its quota back, by our check")
+    assert await world.has_status(held, "queued")
+    assert "job.scheduled" not in await world.kinds(held)

@@ -5,7 +5,7 @@ an attempt with allocations, in one unit of work, and lives as any other. While 
 its job is offered nowhere else; it goes only once its backend has nothing of it any more.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,6 @@ from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
-from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -24,6 +23,7 @@ from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica, decide_after_failure
 from gpuplane.domains.jobs.rules.offers import OFFERED, WITHDRAWING, Offer
 from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
+from gpuplane.domains.jobs.service.taking import list_takers
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.nodes import service as nodes
@@ -33,8 +33,6 @@ from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
 
-ADMISSION, KUEUE = "admission", "kueue"
-"""The key in a cluster's config that says who admits, and the value where Kueue does."""
 _OVER = (Phase.EXITED, Phase.LOST)
 _NO_NODE = NodeId(UUID(int=0))
 """Where what has ended ran on a node that is not known here."""
@@ -85,7 +83,7 @@ def offer(session: WriteSession, new: Sequence[NewOffer], now: int) -> int:
     So are those whose cluster, since the scheduler looked, admits by itself no more or is frozen:
     nobody there would ever answer.
     """
-    open_ids = _list_open(session, {each.cluster_id for each in new})
+    takers = list_takers(session, [each.cluster_id for each in new])
     locked = repository.lock_jobs(session, [each.job_id for each in new])
     taken = offers_repository.list_offered_jobs(session)
     fresh: list[tuple[Job, NewOffer, Offer]] = []
@@ -93,7 +91,7 @@ def offer(session: WriteSession, new: Sequence[NewOffer], now: int) -> int:
         job = locked.get(each.job_id)
         if job is None or job.version != each.version or job.status is not JobStatus.QUEUED:
             continue
-        if job.id not in taken and each.cluster_id in open_ids:
+        if job.id not in taken and each.cluster_id in takers:
             fresh.append((job, each, _offer_of(job, each, now)))
     offers_repository.insert_offers(session, [made for _, _, made in fresh])
     repository.update_many(
@@ -129,16 +127,6 @@ def offer(session: WriteSession, new: Sequence[NewOffer], now: int) -> int:
     if fresh:
         session.wake("dispatcher")
     return len(fresh)
-
-
-def _list_open(session: ReadSession, cluster_ids: Set[ClusterId]) -> set[ClusterId]:
-    """Return those of some clusters that admit by themselves and are not frozen."""
-    found = (clusters.find_cluster(session, each) for each in cluster_ids)
-    return {
-        each.id
-        for each in found
-        if each and not each.frozen and each.config.get(ADMISSION) == KUEUE
-    }
 
 
 def note_offers_ensured(session: WriteSession, attempt_ids: Sequence[AttemptId], now: int) -> None:

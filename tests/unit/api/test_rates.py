@@ -75,6 +75,7 @@ def test_limits_do_not_count_each_others_calls_and_none_is_none() -> None:
     buckets = RateBuckets(Limits(per_minute={**LIMITS, "node_reads": 0}), FakeClock())
     for _ in range(LIMITS["deployments"]):
         buckets.take("deployments", ADA)
+    assert refused(buckets, "deployments") == 12
     buckets.take("registrations", ADA)
     for _ in range(1_000):
         buckets.take("node_reads", ADA)

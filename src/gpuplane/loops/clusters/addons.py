@@ -284,9 +284,8 @@ async def grant_scc(client: KubeClient, addon: Addon) -> None:
 
 async def _has_values(helm: Helm, release: Release, values: dict[str, Any]) -> bool:
     """Return whether a release has these values: settings may have changed since."""
-    return _without_nulls(await helm.get_values(release.name, release.namespace)) == (
-        _without_nulls(values)
-    )
+    given = await helm.get_values(release.name, release.namespace)
+    return bool(_without_nulls(given) == _without_nulls(values))
 
 
 def _without_nulls(value: Any) -> Any:

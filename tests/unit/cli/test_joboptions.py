@@ -23,6 +23,10 @@ OTHERWISE = {
     "window.start": "--time-window",
     "window.end": "--time-window",
     "window.zone": "--time-window",
+    "spec.chart.name": "`apply`: a chart says what runs, and is no command to `run`",
+    "spec.chart.repo": "`apply`",
+    "spec.chart.version": "`apply`",
+    "spec.chart.values": "`apply`",
 }
 """Fields that are set another way than by an option of their own."""
 WHOLE = {"window"}

@@ -69,6 +69,14 @@ RIGHTS: tuple[Right, ...] = (
     Right(kinds.JOB_SET, (*READ, *WRITE), "gangs are JobSets", is_required=False),
     Right(kinds.SCALED_OBJECT, (*READ, *WRITE), "services scale by KEDA", is_required=False),
     Right(kinds.NODE, ("patch",), "nodes are cordoned in the cluster too", is_required=False),
+    Right(kinds.STATEFUL_SET, (*READ, *WRITE), "charts of jobs bring them", is_required=False),
+    Right(kinds.REPLICA_SET, (*READ, *WRITE), "charts of jobs bring them", is_required=False),
+    Right(kinds.CRON_JOB, (*READ, *WRITE), "charts of jobs bring them", is_required=False),
+    Right(
+        kinds.POD_DISRUPTION_BUDGET, (*READ, *WRITE), "charts of jobs bring them",
+        is_required=False,
+    ),
+    Right(kinds.INGRESS, (*READ, *WRITE), "charts of jobs bring them", is_required=False),
     Right(
         kinds.CUSTOM_RESOURCE_DEFINITION, ("get", "create"), "add-ons are installed",
         is_required=False,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +12,19 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import ChartRequest, JobType, ResourceRequest
 from gpuplane.kube import kinds
 from gpuplane.kube.helm import Helm
-from tests.contract.builders import a_plan
 from tests.contract.factories import replicas_of, until, until_over, until_phase
 from tests.contract.kubernetes import KubernetesFactory
+from tests.kubernetes.backend.charting import a_release, deployment, write_chart
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
-ROOM = ResourceRequest(cpu_milli=1000, memory_mib=512, ephemeral_mib=64)
 SERVER = (
     "import http.server; print('serving', flush=True);"
     "http.server.HTTPServer(('', 18412), http.server.SimpleHTTPRequestHandler).serve_forever()"
 )
 MADE = (kinds.DEPLOYMENT, kinds.JOB, kinds.SERVICE, kinds.SECRET, kinds.CONFIG_MAP, kinds.POD)
-
-
-def deployment(name: str, command: Sequence[str], **container: Any) -> dict[str, Any]:
-    """Return a Deployment as a chart's author writes it."""
-    labels = {"app": "{{ .Release.Name }}", "part-of": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "{{ .Release.Name }}-" + name, "labels": labels},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "containers": [
-                        {"name": name, "image": "app:1", "command": list(command), **container}
-                    ]
-                },
-            },
-        },
-    }
 
 
 def objects_of_chart() -> list[dict[str, Any]]:
@@ -85,16 +58,6 @@ def objects_of_chart() -> list[dict[str, Any]]:
     ]
 
 
-def write_chart(folder: Path, name: str, objects: Sequence[dict[str, Any]]) -> None:
-    """Write a chart whose templates are these objects."""
-    templates = folder / name / "templates"
-    templates.mkdir(parents=True)
-    chart = {"apiVersion": "v2", "name": name, "version": "1.2.3"}
-    (folder / name / "Chart.yaml").write_text(json.dumps(chart))
-    text = "".join(f"---\n{json.dumps(each)}\n" for each in objects)
-    (templates / "all.yaml").write_text(text)
-
-
 @pytest.fixture
 def charts(factory: KubernetesFactory, rig: RunningCluster, tmp_path: Path) -> Path:
     """The server's folder of charts."""
@@ -108,13 +71,6 @@ def charts(factory: KubernetesFactory, rig: RunningCluster, tmp_path: Path) -> P
     write_chart(folder, "greedy", [*objects_of_chart(), role])
     factory.charts = ChartTools(helm=str(rig.binaries["helm"]), folder=str(folder), wait_s=60)
     return folder
-
-
-def a_release(node_name: str, chart: str = "shop", **values: object) -> AttemptPlan:
-    """Return the plan of a job that is a chart."""
-    plan = a_plan(node_name=node_name, job_type=JobType.SERVICE, resources=ROOM, command=())
-    asked = ChartRequest(chart, values={"seconds": 600, **values})
-    return replace(plan, execution=replace(plan.execution, chart=asked))
 
 
 def labels_of(plan: AttemptPlan) -> dict[str, str]:

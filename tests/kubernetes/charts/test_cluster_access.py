@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.backends.interface import AttemptPlan, ReplicaPlan, Stream
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.core.ids import GpuId, ReplicaId
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType, ResourceRequest
@@ -16,9 +17,10 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.preflight import look_at
 from tests.contract.builders import a_plan
-from tests.contract.factories import until_over
+from tests.contract.factories import replicas_of, until, until_over
 from tests.contract.kubernetes import KubernetesFactory, ensure_process_node
 from tests.kubernetes.accounts import account_of
+from tests.kubernetes.backend.charting import a_release, deployment, write_chart
 from tests.kubernetes.rigged import RunningCluster
 
 SMALL = ResourceRequest(cpu_milli=100, memory_mib=64, ephemeral_mib=64)
@@ -64,3 +66,32 @@ async def test_a_job_and_a_gang_run_with_the_account_of_the_chart(
         assert [each.reason for each in ranks] == [Word.COMPLETED] * count
         text = await backend.read_logs(plan.ref, 0, Stream.STDOUT, 0, 100)
         assert text.data == b"hello\n"
+
+
+async def test_a_job_that_is_a_chart_runs_and_goes_with_the_account_of_the_chart(
+    factory: KubernetesFactory, rig: RunningCluster, tmp_path: Path
+) -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "{{ .Release.Name }}"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"part-of": "web"}}},
+    }
+    stateful = deployment("db", ["/bin/sh", "-c", "exec sleep 600"])
+    stateful["kind"] = "StatefulSet"
+    stateful["spec"]["serviceName"] = "db"
+    web = deployment("web", ["/bin/sh", "-c", "exec sleep 600"])
+    write_chart(tmp_path, "shop", [web, stateful, budget])
+    factory.charts = ChartTools(str(rig.binaries["helm"]), str(tmp_path), wait_s=60)
+    backend = await factory.open()
+    plan = a_release(factory.node_name)
+    await backend.ensure_workload(plan, {"TOKEN": "secret"})
+    await until(
+        factory,
+        backend,
+        lambda now: [each for each in replicas_of(now, plan.ref) if each.ready],
+        "both pods of the release are ready",
+    )
+    await backend.evict(plan.ref, 0.0, Word.CANCELLED)
+    [over] = await until_over(factory, backend, plan.ref)
+    assert over.reason == Word.CANCELLED

@@ -172,3 +172,14 @@ def parse_gib(text: str) -> float:
     if not 0 <= value < 1e9:
         raise ValueError(text)
     return value
+
+
+def policy_lines(policy: dict[str, Any], cluster: str) -> list[str]:
+    """Return the preemption policy of a cluster, or who preempts there in its place."""
+    if policy["is_in_force"]:
+        told = ("is_in_force", "decided_by")
+        return [f"{name}: {value}" for name, value in policy.items() if name not in told]
+    return [
+        "by the ClusterQueues of Kueue",
+        f"whom each preempts and reclaims: gpuplane quotas ls --cluster {cluster} -o wide",
+    ]

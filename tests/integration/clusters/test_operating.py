@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.kit.access import Role
 from gpuplane.kit.clock import instant_to_text
 from gpuplane.kit.sealing import SealingKeys
@@ -78,6 +80,31 @@ async def test_the_preemption_policy_keeps_what_is_not_changed(world: World) -> 
             "PATCH", "/clusters/sim/preemption-policy", 422, json={field: value}
         )
         assert refused["field"] == field
+
+
+async def test_where_kueue_admits_the_preemption_policy_says_that_it_does_not_count(
+    world: World,
+) -> None:
+    path = "/clusters/sim/preemption-policy"
+    set_here = await world.ask("PATCH", path, json={"grace_period_s": 60})
+    assert (set_here["is_in_force"], set_here["decided_by"]) == (True, "scheduler")
+    await admit_by(world, "kueue")
+    there = await world.ask("GET", path)
+    assert (there["is_in_force"], there["decided_by"]) == (False, "kueue")
+    refused = await world.ask("PATCH", path, 409, json={"enabled": False})
+    assert (refused["code"], refused["field"]) == ("preemption_policy_not_in_force", "enabled")
+    assert "quotas" in refused["fix"]
+    await admit_by(world, "embedded")
+    assert await world.ask("GET", path) == set_here
+
+
+async def admit_by(world: World, admission: str) -> None:
+    def change(session: WriteSession) -> None:
+        cluster = clusters.get_cluster(session, world.sim)
+        wanted = {"config": {**cluster.config, "admission": admission}}
+        clusters.change(session, world.sim, wanted, "test", 1)
+
+    await world.server.database.write("tests.admission", change)
 
 
 async def test_work_that_would_last_into_a_maintenance_does_not_start(world: World) -> None:

@@ -15,6 +15,7 @@ from gpuplane.cli.words import (
     parse_duration,
     parse_gib,
     parse_instant,
+    policy_lines,
     short_id,
     size_text,
     when,
@@ -88,3 +89,11 @@ def test_gpus_are_named_as_people_say_them() -> None:
 def test_a_short_id_is_the_end_of_an_id() -> None:
     assert short_id("01a1fe21-d573-7716-92cc-818365d2f316") == "65d2f316"
     assert size_text(1536) == "1.5 KiB"
+
+
+def test_a_preemption_policy_is_told_where_it_counts_and_who_preempts_where_it_does_not() -> None:
+    policy = {"is_in_force": True, "decided_by": "scheduler", "enabled": True, "grace_period_s": 30}
+    assert policy_lines(policy, "lab") == ["enabled: True", "grace_period_s: 30"]
+    theirs = policy_lines({**policy, "is_in_force": False, "decided_by": "kueue"}, "lab")
+    assert theirs[0] == "by the ClusterQueues of Kueue"
+    assert "quotas ls --cluster lab" in theirs[1]

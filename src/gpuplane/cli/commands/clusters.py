@@ -13,7 +13,7 @@ from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick
 from gpuplane.cli.output import Column, Output, output_option, paint_status, show_one, show_rows
 from gpuplane.cli.parameters import INSTANT
-from gpuplane.cli.words import age, clock_text, model_text, short_id
+from gpuplane.cli.words import age, clock_text, model_text, policy_lines, short_id
 
 
 @click.group(cls=NearestGroup)
@@ -88,8 +88,7 @@ def show_cluster(cluster: str, output: Output) -> None:
         ("memory", f"{memory['free'] / 1024:.1f} of {memory['total'] / 1024:.1f} GiB free"),
         ("labels", found["labels"]),
         ("notes", "\n".join(found["notes"])),
-        ("preemption", "\n".join(f"{name}: {value}" for name, value
-                                 in found["preemption_policy"].items())),
+        ("preemption", "\n".join(policy_lines(found["preemption_policy"], cluster))),
     ]  # fmt: skip
     show_one(found, fields, output)
 
@@ -141,7 +140,7 @@ def preemption(cluster: str, output: Output, **changes: Any) -> None:
     body = {name: value for name, value in changes.items() if value is not None}
     path = _path(cluster, "preemption-policy")
     found = client.patch(path, body) if body else client.get(path)
-    show_one(found, [(name.replace("_", " "), value) for name, value in found.items()], output)
+    show_one(found, [("preemption", "\n".join(policy_lines(found, cluster)))], output)
 
 
 @clusters.command("maintenance")

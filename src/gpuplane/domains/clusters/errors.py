@@ -27,6 +27,12 @@ class BadPolicy(Unprocessable):
     code = "preemption_policy_invalid"
 
 
+class PolicyNotInForce(Conflict):
+    """The cluster's own Kueue preempts, by its ClusterQueues; the policy here does not count."""
+
+    code = "preemption_policy_not_in_force"
+
+
 class BadGrant(Unprocessable):
     """A grant to a tenant that does not exist."""
 

@@ -127,6 +127,11 @@ class Cluster:
         return bool(self.config.get(WAS_AVAILABLE))
 
     @property
+    def admits_by_kueue(self) -> bool:
+        """Return whether the cluster's own Kueue admits and preempts, not the scheduler here."""
+        return bool(self.config.get("admission") == "kueue")
+
+    @property
     def is_open_to_all(self) -> bool:
         """Return whether every tenant may use it; a local one runs work as this user."""
         return self.kind != LOCAL_KIND

@@ -107,8 +107,11 @@ class PreemptionPolicyIn(Body):
 
 
 class PreemptionPolicyOut(Body):
-    """The preemption policy in force."""
+    """The preemption policy of a cluster; it counts only where the scheduler here admits."""
 
+    is_in_force: bool
+    decided_by: Literal["scheduler", "kueue"]
+    """`kueue`: who is preempted is decided by `preemption` of the cluster's quotas."""
     enabled: bool
     min_runtime_before_preemption_s: int
     max_preemptions_per_hour: int

@@ -92,7 +92,7 @@ async def thaw_cluster(call: CallDep, cluster: ClusterKey) -> ClusterOut:
 @router.get("/clusters/{cluster}/preemption-policy")
 @requires(Permission.CLUSTER_READ)
 async def get_preemption_policy(call: CallDep, cluster: ClusterKey) -> PreemptionPolicyOut:
-    """Return the preemption policy in force on a cluster."""
+    """Return the preemption policy of a cluster, and whether it is in force there."""
     return _policy_body(await call.read(lambda s: service.get_preemption_policy(s, cluster)))
 
 
@@ -222,8 +222,11 @@ def _grants(session: ReadSession, key: str) -> GrantsOut:
     return GrantsOut(tenant_ids=ids)
 
 
-def _policy_body(policy: PreemptionPolicy) -> PreemptionPolicyOut:
+def _policy_body(found: tuple[PreemptionPolicy, bool]) -> PreemptionPolicyOut:
+    policy, in_force = found
     return PreemptionPolicyOut(
+        is_in_force=in_force,
+        decided_by="scheduler" if in_force else "kueue",
         enabled=policy.enabled,
         min_runtime_before_preemption_s=policy.min_runtime_before_preemption_s,
         max_preemptions_per_hour=policy.max_preemptions_per_hour,

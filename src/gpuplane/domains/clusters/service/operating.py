@@ -13,6 +13,7 @@ from gpuplane.domains.clusters.errors import (
     BadPolicy,
     ClusterChanged,
     ClusterNotFound,
+    PolicyNotInForce,
     WindowNotFound,
 )
 from gpuplane.domains.clusters.rules import (
@@ -256,18 +257,23 @@ def thaw(session: WriteSession, key: UUID | str, actor: str, now: int) -> Cluste
     return replace(cluster, frozen=False, frozen_reason="", version=cluster.version + 1)
 
 
-def get_preemption_policy(session: ReadSession, key: UUID | str) -> PreemptionPolicy:
-    """Return the policy in force on a cluster."""
-    return policy_of(get_cluster(session, key).preemption_policy)
+def get_preemption_policy(session: ReadSession, key: UUID | str) -> tuple[PreemptionPolicy, bool]:
+    """Return the policy of a cluster, and whether it is in force: not where Kueue preempts."""
+    cluster = get_cluster(session, key)
+    return policy_of(cluster.preemption_policy), not cluster.admits_by_kueue
 
 
 def patch_preemption_policy(
     session: WriteSession, key: UUID | str, changes: dict[str, Any], actor: str, now: int
-) -> PreemptionPolicy:
+) -> tuple[PreemptionPolicy, bool]:
     """Change named values of a cluster's preemption policy and keep the others.
+
+    Returns:
+        The policy, and that it is in force.
 
     Raises:
         BadPolicy: If a value is out of its limits; names the field.
+        PolicyNotInForce: If the cluster's own Kueue preempts; names the field.
     """
     for name, value in changes.items():
         low, high = POLICY_LIMITS.get(name, (0, 1))
@@ -278,6 +284,14 @@ def patch_preemption_policy(
                 fix=f"Give a value between {low:g} and {high:g}.",
             )
     cluster = get_cluster(session, key)
+    if cluster.admits_by_kueue and changes:
+        raise PolicyNotInForce(
+            f"{cluster.name} admits by Kueue, which preempts as its ClusterQueues say; this policy "
+            "is not asked.",
+            field=min(changes),
+            fix="Change `preemption` of its quotas (withinClusterQueue, reclaimWithinCohort, "
+            "borrowWithinCohort), or let the scheduler here admit: admission embedded.",
+        )
     stored = {**cluster.preemption_policy, **changes}
     store_changes(session, cluster, now, preemption_policy=stored)
     announce(
@@ -288,7 +302,7 @@ def patch_preemption_policy(
         now,
         actor,
     )
-    return policy_of(stored)
+    return policy_of(stored), not cluster.admits_by_kueue
 
 
 def announce_maintenance(

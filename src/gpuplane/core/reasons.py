@@ -32,6 +32,7 @@ class Word(StrEnum):
     NO_QUOTA_FOR_MODEL = "NoQuotaForGpuModel"
     NO_QUEUE = "NoQueue"
     OFFERED = "WaitingForAdmission"
+    UNSCHEDULABLE = "Unschedulable"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.
     NOT_READY = "NodeNotReady"

@@ -188,7 +188,12 @@ class ObserverLoop:
                 jobs.settle_offers, seen=offered, seal=self._seal, chance=self._chance, now=now
             ),
         )
-        self._unsettled[cluster_id] = set(settled.refused)
+        early: Sequence[AttemptId] = ()
+        if any(each.message for each in offered):
+            early = await self._database.write(
+                "jobs.note_unplaced", partial(jobs.note_unplaced, seen=offered)
+            )
+        self._unsettled[cluster_id] = {*settled.refused, *early}
         known = {each.ref.attempt_id for each in offered}
         gone = [each.attempt_id for each in late if each.attempt_id not in known]
         if gone:

@@ -24,6 +24,8 @@ FIXES: dict[str, str] = {
     "queue, or have a quota added.",
     Word.NO_QUEUE: "Have an operator create a LocalQueue for the tenant, or name another queue.",
     Word.OFFERED: "Wait: its cluster admits it by the quotas there; the sentence is the cluster's.",
+    Word.UNSCHEDULABLE: "It has its quota, but no node has room: see `gpuplane nodes ls` for nodes "
+    "that are full, cordoned or not ready, ask for less, or wait for work there to end.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",
     Word.NOT_READY: "Wait for the nodes to come back, or ask an operator about them.",
     Word.CORDONED: "Wait until an operator uncordons the nodes.",

@@ -190,6 +190,7 @@ from gpuplane.domains.jobs.service.submitting import (
     submit,
     submit_many,
 )
+from gpuplane.domains.jobs.service.unplaced import note_unplaced
 from gpuplane.domains.jobs.service.verbs import (
     cancel,
     cancel_in_array,
@@ -337,6 +338,7 @@ __all__ = [
     "note_offers_ensured",
     "note_offers_evicted",
     "note_start_failed",
+    "note_unplaced",
     "note_waiting",
     "offer",
     "planner_of",

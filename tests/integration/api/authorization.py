@@ -297,6 +297,7 @@ SPECIAL = {
     ("DELETE /clusters/{cluster}/cohorts/{name}", "name"): "cohort",
     ("PUT /clusters/{cluster}/queues/{name}", "name"): "queue",
     ("DELETE /clusters/{cluster}/queues/{name}", "name"): "queue",
+    ("POST /clusters/{cluster}/queues/{name}/adopt", "name"): "queue",
 }
 """Where a parameter means another thing than its name says elsewhere."""
 
@@ -391,6 +392,9 @@ QUERIES: dict[str, Callable[[World, Person], Awaitable[str]]] = {
     "GET /pipelines/{pipeline_id}/diff": _constant(lambda _: "?old=1&new=1"),
     "POST /pipelines/{pipeline_id}/rollback": _constant(lambda _: "?version=1"),
     "DELETE /clusters/{cluster}/queues/{name}": _constant(
+        lambda owner: f"?tenant={owner.tenant_id}"
+    ),
+    "POST /clusters/{cluster}/queues/{name}/adopt": _constant(
         lambda owner: f"?tenant={owner.tenant_id}"
     ),
     "DELETE /users/{user_id}/memberships": _constant(

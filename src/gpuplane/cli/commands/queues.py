@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
@@ -44,6 +45,14 @@ def _groups(row: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
+def _stands(row: dict[str, Any]) -> str:
+    """Return where a declaration stands on its cluster, empty where nothing is to be said."""
+    standing: str = row["standing"]
+    if standing == "inactive" and row["cluster"]["reason"]:
+        return f"inactive: {row['cluster']['reason']}"
+    return "" if standing == "declared" else standing
+
+
 @click.group(cls=NearestGroup, help=f"Quotas: the cluster queues of a cluster. {FILE_HELP}")
 def quotas() -> None:
     """Hold the commands."""
@@ -58,6 +67,7 @@ def list_quotas(cluster: str, output: Output) -> None:
         Column("NAME", lambda row: row["name"]),
         Column("COHORT", lambda row: row["cohort"]),
         Column("OWNS", lambda row: "everything" if row["coversEverything"] else _groups(row)),
+        Column("STATE", _stands, status=True),
         Column("HIGHEST", lambda row: row["highestPriority"] or "by role", wide=True),
         Column("STRATEGY", lambda row: row["queueingStrategy"], wide=True),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
@@ -208,6 +218,7 @@ def list_queues(cluster: str, output: Output) -> None:
         Column("NAME", lambda row: row["name"]),
         Column("TENANT", lambda row: row["tenant"]),
         Column("LEADS TO", lambda row: row["clusterQueue"]),
+        Column("STATE", _stands, status=True),
         Column("TYPES", lambda row: row["jobTypes"] or "all"),
         Column("HIGHEST", lambda row: row["highestPriority"] or "by role"),
         Column("LIMITS", lambda row: [f"{each['flavor']}:{each['resource'].rpartition('/')[2]}"
@@ -248,6 +259,17 @@ def set_queue(
     click.echo(f"{tenant}/{name} leads to {leads_to}")
 
 
+@queues.command("adopt")
+@CLUSTER
+@click.argument("name")
+@click.option("--tenant", required=True, help="In whose namespace it is.")
+def adopt_queue(cluster: str, name: str, tenant: str) -> None:
+    """Take over a local queue as the cluster has it: from then on it is declared here."""
+    path = f"{_path(cluster, 'queues', name)}/adopt?{urlencode({'tenant': tenant})}"
+    found = Client().post(path)
+    click.echo(f"{tenant}/{name} is declared here: it leads to {found['clusterQueue']}")
+
+
 @queues.command("rm")
 @CLUSTER
 @click.argument("name")
@@ -276,6 +298,7 @@ def list_cohorts(cluster: str, output: Output) -> None:
         Column("PARENT", lambda row: row["parent"]),
         Column("MEMBERS", lambda row: row["members"]),
         Column("OWNS", _groups),
+        Column("STATE", lambda row: "" if row["standing"] == "declared" else row["standing"]),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
     )
     rows = Client().rows(_path(cluster, "cohorts"))

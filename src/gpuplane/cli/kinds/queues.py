@@ -14,7 +14,12 @@ from gpuplane.core.quantities import SUFFIXES
 def plan_cluster_queue(client: Client, document: Document, others: object) -> Change:
     """Return what a manifest of a ClusterQueue would change."""
     document.check_metadata("cluster")
-    rows = [row for row in _rows(client, document, "quotas") if not row["isDefault"]]
+    # What others made reads the same and is none of ours: declaring it says so, or takes it back.
+    rows = [
+        row
+        for row in _rows(client, document, "quotas")
+        if row["isDeclared"] and not row["isDefault"]
+    ]
     return _plan(client, document, "quotas", rows, document.spec)
 
 
@@ -42,7 +47,7 @@ def plan_local_queue(client: Client, document: Document, others: object) -> Chan
     rows = [
         row
         for row in _rows(client, document, "queues")
-        if tenant in (row["tenant"], row["tenantId"])
+        if row["isDeclared"] and tenant in (row["tenant"], row["tenantId"])
     ]
     return _plan(client, document, "queues", rows, {**document.spec, "tenant": tenant})
 

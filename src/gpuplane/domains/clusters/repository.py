@@ -84,6 +84,12 @@ def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     return tuple(_cluster(row) for row in session.rows(query))
 
 
+def list_deleted(session: ReadSession) -> tuple[Cluster, ...]:
+    """Return every cluster that was deleted, by name."""
+    query = select(_clusters).where(_clusters.c.deleted_at.is_not(None)).order_by(_clusters.c.name)
+    return tuple(_cluster(row) for row in session.rows(query))
+
+
 def update_cluster(
     session: WriteSession, cluster_id: ClusterId, version: int, now: int, **values: Any
 ) -> bool:

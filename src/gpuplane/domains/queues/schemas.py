@@ -2,7 +2,7 @@
 
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -20,6 +20,8 @@ from gpuplane.core.quota.specs import (
 from gpuplane.core.workloads import JobType, Priority
 from gpuplane.kit.bodies import Body, Flag, InstantOut, Name, refusal
 
+Standing = Literal["declared", "active", "pending", "conflict", "inactive", "foreign", "withdrawn"]
+"""Where a declaration and its object stand: see the page on Kueue."""
 MAX_GROUPS = 16
 MAX_FLAVORS = 64
 MAX_RESOURCES = 64
@@ -253,6 +255,9 @@ class QuotaOut(KueueBody):
     """True for the queue of a cluster on which nobody declared one."""
     is_declared: bool
     """False for one that somebody else made on the cluster: read-only until it is adopted."""
+    standing: Standing
+    warnings: list[str]
+    """What of it holds nothing yet, such as a GPU model that no node has, in sentences."""
     cluster: QueueStateOut | None
     """What the cluster's Kueue says of it; null where admission is embedded."""
     on_cluster: dict[str, Any] | None
@@ -275,6 +280,7 @@ class CohortOut(KueueBody):
     members: list[str]
     is_declared: bool
     """False for one that exists only because ClusterQueues name it, or on the cluster alone."""
+    standing: Standing
     conflict: ConflictOut | None
     notes: list[str]
     resource_version: int | None
@@ -291,6 +297,7 @@ class QueueOut(KueueBody):
     limits: list[dict[str, str]]
     highest_priority: str | None
     is_declared: bool
+    standing: Standing
     namespace: str | None
     """Where it is on a cluster with Kueue."""
     cluster: QueueStateOut | None

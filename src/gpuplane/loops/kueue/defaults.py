@@ -5,11 +5,13 @@ from functools import partial
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues import service as queues
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kueue.names import GROUP, ApiVersion, choose_version
+from gpuplane.kube.tenancy import CLUSTER_LABEL
 from gpuplane.loops.kueue.namespaces import write_namespaces
-from gpuplane.loops.kueue.syncing import sync
+from gpuplane.loops.kueue.syncing import load_live, sync
 from gpuplane.loops.kueue.wanting import load_wanted, wanted_objects
 
 
@@ -24,11 +26,14 @@ async def ensure_defaults(
 ) -> list[str]:
     """Write flavors, classes and a default ClusterQueue from the nodes stored; return names made.
 
-    Idempotent: what is declared already stays as it is.
+    Idempotent: what is declared already stays as it is, and so does what an earlier registration
+    of the same cluster left there, which is declared as it is found.
     """
     version = await find_version(client)
     if version is None:
         return []
+    cluster = await database.read(lambda s: clusters.get_cluster(s, cluster_id))
+    await take_back_former(client, database, cluster, version, now)
     await database.write(
         "queues.ensure_default_quotas",
         partial(queues.ensure_default_quotas, cluster_id=cluster_id, now=now),
@@ -49,3 +54,25 @@ async def ensure_defaults(
         for each in seen
         if each.ours and each.key not in before and each.conflict is None
     ]
+
+
+async def take_back_former(
+    client: KubeClient, database: Database, cluster: Cluster, version: ApiVersion, now: int
+) -> list[str]:
+    """Declare what carries a former id of a cluster, as it has it; return names of what was.
+
+    It was deleted here and registered again: what was declared before goes on to hold.
+    """
+    former = set(cluster.known_ids) - {str(cluster.id)}
+    if not former:
+        return []
+    live = await load_live(client, version)
+    found = [
+        queues.seen_of(each, former, now)
+        for each in live.values()
+        if (each["metadata"].get("labels") or {}).get(CLUSTER_LABEL) in former
+    ]
+    return await database.write(
+        "queues.take_back",
+        partial(queues.take_back, cluster_id=cluster.id, found=found, now=now),
+    )

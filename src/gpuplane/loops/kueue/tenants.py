@@ -99,7 +99,7 @@ async def remove_namespace(
         if found is None:
             return Completed({"deleted": []})
         labels = found["metadata"].get("labels") or {}
-        if labels.get(CLUSTER_LABEL) != str(cluster.id):
+        if labels.get(CLUSTER_LABEL) not in cluster.known_ids:
             said = f"Namespace {tenancy.namespace} was not made here; it was left as it is."
             return Failed("NotOurs", said, is_final=True)
         await client.delete(NAMESPACE, tenancy.namespace, uid=found["metadata"]["uid"])

@@ -40,9 +40,13 @@ from gpuplane.domains.runs.service import Run, RunPolicy
 
 CountOffers = Callable[[ReadSession, ClusterId], int]
 """Says how many jobs are in a cluster's hands; jobs know, and are told of by the root."""
+CountReservations = Callable[[ReadSession, ClusterId], int]
+"""Says how many reservations of a cluster are active or to come, as `CountOffers` does."""
 KUBERNETES = "kubernetes"
 MAX_NAME_CHARS = 63
 METRICS_STATUS_CHARS = 50
+MAX_FORMER_IDS = 50
+"""Ids of one cluster that was deleted and registered again and again: each is in every watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ def register(
                 fix=f"Use {each.name}, or replace its credentials.",
             )
     run = runs.start_run(session, asked.plan, now, policy)
-    repository.insert_cluster(session, _with_run(cluster, run.id))
+    cluster = _with_former(session, _with_run(cluster, run.id))
+    repository.insert_cluster(session, cluster)
     repository.store_credential(session, asked.credential)
     repository.insert_key(session, asked.key)
     actor = asked.credential.stored_by
@@ -92,6 +97,25 @@ def register(
 def _with_run(cluster: Cluster, run_id: UUID) -> Cluster:
     values = cut_versions({name: getattr(cluster, name) for name in cluster.__slots__})
     return Cluster(**{**values, "run_id": run_id})
+
+
+def _with_former(session: ReadSession, cluster: Cluster) -> Cluster:
+    """Return a cluster with the ids under which it was registered here and deleted before.
+
+    It is the same where its `kube-system` has the same uid: what those ids label is ours.
+    """
+    uid = cluster.config.get("uid")
+    former = {
+        known
+        for each in repository.list_deleted(session)
+        if uid and each.config.get("uid") == uid
+        for known in each.known_ids
+    }
+    if not former:
+        return cluster
+    # Ids are ordered by when they were made: the newest are the ones that may label anything yet.
+    kept = sorted(former)[-MAX_FORMER_IDS:]
+    return replace(cluster, config={**cluster.config, "former_ids": kept})
 
 
 def find_run(session: ReadSession, cluster: Cluster) -> Run | None:
@@ -106,11 +130,13 @@ def change(
     actor: str,
     now: int,
     count_offers: CountOffers | None = None,
+    count_reservations: CountReservations | None = None,
 ) -> Cluster:
     """Change what people say of a cluster: role, ingress, attributes, masters, admission.
 
     Raises:
-        ClusterBusy: If it is to admit by itself no more while jobs wait in its hands.
+        ClusterBusy: If it is to admit by itself no more while jobs wait in its hands, or to admit
+            by itself while GPUs of it are reserved.
     """
     cluster = get_live_cluster(session, key)
     changes = find_changes(cluster, wanted)
@@ -118,6 +144,8 @@ def change(
         return cluster
     if count_offers is not None and _stops_admitting(cluster, changes):
         _refuse_offered(cluster, count_offers(session, cluster.id))
+    if count_reservations is not None and _begins_admitting(cluster, changes):
+        _refuse_reserved(cluster, count_reservations(session, cluster.id))
     store_changes(session, cluster, now, **changes)
     said = f"{actor} changed {', '.join(sorted(changes))}."
     announce(session, cluster, "cluster.changed", said, now, actor, {"fields": sorted(changes)})
@@ -128,6 +156,22 @@ def change(
 def _stops_admitting(cluster: Cluster, changes: Mapping[str, Any]) -> bool:
     after = changes.get("config", cluster.config)
     return bool(cluster.config.get("admission") == "kueue" != after.get("admission"))
+
+
+def _begins_admitting(cluster: Cluster, changes: Mapping[str, Any]) -> bool:
+    after = changes.get("config", cluster.config)
+    return bool(after.get("admission") == "kueue" != cluster.config.get("admission"))
+
+
+def _refuse_reserved(cluster: Cluster, reservations: int) -> None:
+    if not reservations:
+        return
+    which = "1 reservation is" if reservations == 1 else f"{reservations} reservations are"
+    raise ClusterBusy(
+        f"{which} active or to come on {cluster.name}, and its Kueue would not keep them.",
+        field="admission",
+        fix="Cancel them or let them end; give each project a ClusterQueue of its own instead.",
+    )
 
 
 def _refuse_offered(cluster: Cluster, offers: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpuplane.core.ids import TenantId
 from gpuplane.core.quota.specs import (
     ClusterQueueSpec,
     CohortSpec,
@@ -27,10 +28,12 @@ from gpuplane.domains.queues.service import (
     Door,
     Seen,
     Shown,
-    list_seen_doors,
+    Standing,
+    find_standing,
     quantity_text,
     show_cluster_queues,
     show_cohorts,
+    show_door,
 )
 
 
@@ -56,6 +59,8 @@ def quota_body(shown: Shown[ClusterQueueSpec], *, is_default: bool = False) -> Q
         highest_priority=_class_of(spec.highest_priority),
         is_default=is_default,
         is_declared=shown.is_declared,
+        standing=str(shown.standing),
+        warnings=list(shown.warnings),
         cluster=None if seen is None else _state(seen.state),
         on_cluster=None if shown.on_cluster is None else _on_cluster(shown.on_cluster),
         conflict=conflict_body(seen),
@@ -111,6 +116,7 @@ def cohort_body(name: str, found: DeclaredQueues) -> CohortOut:
             if each.declared.spec.cohort == name
         ],
         is_declared=shown is not None and shown.is_declared,
+        standing=str(Standing.DECLARED if shown is None else shown.standing),
         conflict=conflict_body(seen),
         notes=[] if seen is None else list(seen.notes),
         resource_version=None if declared is None else declared.version,
@@ -121,7 +127,7 @@ def queue_body(declared: Declared[Door], found: DeclaredQueues) -> QueueOut:
     """Return a declared LocalQueue as the API shows it."""
     door = declared.spec
     tenant = found.tenants.get(door.tenant_id, "")
-    seen = find_seen_door(found, tenant, declared.name)
+    seen, standing = show_door(found, declared)
     return QueueOut.model_construct(
         name=declared.name,
         tenant=tenant,
@@ -138,6 +144,7 @@ def queue_body(declared: Declared[Door], found: DeclaredQueues) -> QueueOut:
         ],
         highest_priority=_class_of(door.highest_priority),
         is_declared=True,
+        standing=str(standing),
         namespace=None if seen is None else seen.namespace,
         cluster=None if seen is None else _state(seen.state),
         conflict=conflict_body(seen),
@@ -145,14 +152,6 @@ def queue_body(declared: Declared[Door], found: DeclaredQueues) -> QueueOut:
         created_at=declared.created_at,
         updated_at=declared.updated_at,
     )
-
-
-def find_seen_door(found: DeclaredQueues, tenant: str, name: str) -> Seen | None:
-    """Return a tenant's LocalQueue as the cluster shows it, or None."""
-    for each in list_seen_doors(found):
-        if each.name == name and each.spec.get("tenant") == tenant and tenant:
-            return each
-    return None
 
 
 def seen_queue_body(seen: Seen) -> QueueOut:
@@ -166,6 +165,7 @@ def seen_queue_body(seen: Seen) -> QueueOut:
         limits=[],
         highest_priority=None,
         is_declared=False,
+        standing=str(find_standing(seen, is_declared=False, is_same=False, admits_itself=True)),
         namespace=seen.namespace,
         cluster=_state(seen.state),
         conflict=None,
@@ -254,10 +254,10 @@ def named(found: DeclaredQueues, name: str) -> Shown[ClusterQueueSpec]:
     return next(each for each in show_cluster_queues(found) if each.declared.name == name)
 
 
-def own(found: DeclaredQueues, name: str, door: Door) -> Declared[Door]:
+def own(found: DeclaredQueues, name: str, tenant_id: TenantId) -> Declared[Door]:
     """Return a tenant's LocalQueue of a name."""
     return next(
         each
         for each in found.local_queues
-        if each.name == name and each.spec.tenant_id == door.tenant_id
+        if each.name == name and each.spec.tenant_id == tenant_id
     )

@@ -8,7 +8,6 @@ from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.queues import service
 from gpuplane.domains.queues.endpoints.bodies import (
     cohort_body,
-    find_seen_door,
     named,
     own,
     queue_body,
@@ -133,7 +132,7 @@ async def list_queues(call: CallDep, cluster: ClusterKey) -> QueuesOut:
     items = [queue_body(each, found) for each in seen]
     if call.principal.may(Permission.QUOTA_MANAGE):
         declared = {
-            id(find_seen_door(found, found.tenants.get(each.spec.tenant_id, ""), each.name))
+            id(service.find_seen_door(found, found.tenants.get(each.spec.tenant_id, ""), each.name))
             for each in found.local_queues
         }
         others = [each for each in service.list_seen_doors(found) if id(each) not in declared]
@@ -151,7 +150,7 @@ async def create_queue(call: CallDep, cluster: ClusterKey, body: QueueIn) -> Que
         lambda s: service.create_local_queue(
             s, cluster, body.name, door, call.principal.name, call.now
         ),
-        lambda found: queue_body(own(found, body.name, door), found),
+        lambda found: queue_body(own(found, body.name, door.tenant_id), found),
         201,
     )
 
@@ -168,7 +167,7 @@ async def change_queue(
         lambda s: service.change_local_queue(
             s, cluster, name, door, body.resource_version, call.principal.name, call.now
         ),
-        lambda found: queue_body(own(found, name, door), found),
+        lambda found: queue_body(own(found, name, door.tenant_id), found),
     )
 
 
@@ -185,6 +184,22 @@ async def delete_queue(
             s, cluster, name, tenant_id, call.principal.name, call.now
         ),
         lambda _: Done(),
+    )
+
+
+@router.post("/clusters/{cluster}/queues/{name}/adopt")
+@requires(Permission.QUOTA_MANAGE)
+async def adopt_queue(
+    call: CallDep, cluster: ClusterKey, name: NamePath, tenant: TenantKey
+) -> QueueOut:
+    """Take over a LocalQueue in a tenant's namespace as the cluster has it."""
+    tenant_id = await call.read(lambda s: service.find_tenant_id(s, tenant))
+    return await call.write(
+        "queues.adopt_local_queue",
+        lambda s: service.adopt_local_queue(
+            s, cluster, name, tenant_id, call.principal.name, call.now
+        ),
+        lambda found: queue_body(own(found, name, tenant_id), found),
     )
 
 

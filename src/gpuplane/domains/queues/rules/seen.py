@@ -71,3 +71,47 @@ class Seen:
     def key(self) -> tuple[str, str, str]:
         """Return what tells it from the others of its cluster."""
         return str(self.kind), self.namespace, self.name
+
+
+class Standing(StrEnum):
+    """Where a declaration and the object on its cluster stand to each other."""
+
+    DECLARED = "declared"
+    """Declared, where admission is embedded: no cluster has to be told."""
+    ACTIVE = "active"
+    """The cluster has it as it is declared and works by it."""
+    PENDING = "pending"
+    """The cluster is not yet as it is declared, or its Kueue has not looked at it yet."""
+    CONFLICT = "conflict"
+    """It was not written: the cluster has something else, and keeps it."""
+    INACTIVE = "inactive"
+    """The cluster has it and admits nothing through it; its state says why."""
+    FOREIGN = "foreign"
+    """Somebody else made it on the cluster; read-only until it is adopted."""
+    WITHDRAWN = "withdrawn"
+    """It was made here, is declared no more, and is still on the cluster."""
+
+
+def find_standing(
+    seen: Seen | None, *, is_declared: bool, is_same: bool, admits_itself: bool
+) -> Standing:
+    """Return where a queue or a cohort stands.
+
+    Args:
+        seen: The object on the cluster, None where it has none.
+        is_declared: Whether it is declared here.
+        is_same: Whether the object says what is declared.
+        admits_itself: Whether the cluster admits by its own Kueue.
+    """
+    if not admits_itself:
+        return Standing.DECLARED
+    if seen is not None and not is_declared:
+        return Standing.WITHDRAWN if seen.ours else Standing.FOREIGN
+    if seen is not None and seen.conflict is not None:
+        return Standing.CONFLICT
+    if seen is None or not seen.spec or not is_same:
+        return Standing.PENDING
+    if seen.state.get("active", True):
+        return Standing.ACTIVE
+    # Kueue says why a queue is inactive; one of which it says nothing it has not looked at yet.
+    return Standing.INACTIVE if seen.state.get("reason") else Standing.PENDING

@@ -9,9 +9,14 @@ from gpuplane.domains.queues.rules import (
     known_doors,
     quantity_text,
 )
-from gpuplane.domains.queues.rules.seen import Conflict, Seen, SeenKind
+from gpuplane.domains.queues.rules.seen import Conflict, Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.rules.topologies import TopologySpec
-from gpuplane.domains.queues.service.adopting import adopt_cluster_queue, adopt_cohort
+from gpuplane.domains.queues.service.adopting import (
+    adopt_cluster_queue,
+    adopt_cohort,
+    adopt_local_queue,
+    take_back,
+)
 from gpuplane.domains.queues.service.declaring import (
     CountUsers,
     DeclaredQueues,
@@ -47,11 +52,13 @@ from gpuplane.domains.queues.service.seeing import (
 )
 from gpuplane.domains.queues.service.showing import (
     Shown,
+    find_seen_door,
     list_seen_doors,
     load_seen_usage,
     load_shown_specs,
     show_cluster_queues,
     show_cohorts,
+    show_door,
 )
 from gpuplane.domains.queues.service.tenancies import (
     OFFBOARD_STEPS,
@@ -93,10 +100,12 @@ __all__ = [
     "SeenKind",
     "Shown",
     "ShownTopology",
+    "Standing",
     "TopologySpec",
     "admits_itself",
     "adopt_cluster_queue",
     "adopt_cohort",
+    "adopt_local_queue",
     "change_cluster_queue",
     "change_cohort",
     "change_local_queue",
@@ -119,6 +128,8 @@ __all__ = [
     "ensure_default_quotas",
     "find_door",
     "find_highest_class",
+    "find_seen_door",
+    "find_standing",
     "find_tenant_id",
     "get_topology",
     "is_manager",
@@ -137,9 +148,11 @@ __all__ = [
     "seen_of",
     "show_cluster_queues",
     "show_cohorts",
+    "show_door",
     "start_connecting",
     "start_offboarding",
     "start_onboarding",
+    "take_back",
     "tenancy_handler",
     "tenant_name",
 ]

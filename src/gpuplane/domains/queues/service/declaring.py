@@ -44,12 +44,19 @@ from gpuplane.domains.queues.rules import (
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.kueue.queues import find_untold, find_untold_door
+from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
 
 CountUsers = Callable[[ReadSession, ClusterId, str], int]
 """Counts the jobs that hold devices through a ClusterQueue; offered by a domain above."""
 
+ADOPTERS = {
+    SeenKind.CLUSTER_QUEUE: "quotas",
+    SeenKind.LOCAL_QUEUE: "queues",
+    SeenKind.COHORT: "cohorts",
+}
+"""The command under which each kind is adopted."""
 KUEUE_FIELDS = {
     "resource_groups": "resourceGroups",
     "quotas": "resourceGroups",
@@ -166,7 +173,7 @@ def create_cluster_queue(
     """
     known = load_declared(session, key)
     _refuse_double(spec.name, [each.name for each in known.cluster_queues], "ClusterQueue")
-    _refuse_others(session, known, SeenKind.CLUSTER_QUEUE, spec.name)
+    refuse_others(session, known, SeenKind.CLUSTER_QUEUE, spec.name)
     check_specs(known, cluster_queues=(*known.specs().cluster_queues, spec))
     _require_models(session, known.cluster, spec.quotas)
     repository.insert_cluster_queue(session, known.cluster.id, spec, now)
@@ -252,7 +259,7 @@ def create_cohort(
     """
     known = load_declared(session, key)
     _refuse_double(spec.name, [each.name for each in known.cohorts], "Cohort")
-    _refuse_others(session, known, SeenKind.COHORT, spec.name)
+    refuse_others(session, known, SeenKind.COHORT, spec.name)
     check_specs(known, cohorts=(*known.specs().cohorts, spec))
     _require_models(session, known.cluster, spec.quotas)
     repository.insert_cohort(session, known.cluster.id, spec, now)
@@ -324,6 +331,9 @@ def create_local_queue(
     known = load_declared(session, key)
     doubles = [each.name for each in known.local_queues if each.spec.tenant_id == door.tenant_id]
     _refuse_double(name, doubles, "LocalQueue")
+    tenant = identity.tenants_by_ids(session, {door.tenant_id}).get(door.tenant_id)
+    space = "" if tenant is None else namespace_of(tenant.name)
+    refuse_others(session, known, SeenKind.LOCAL_QUEUE, name, space)
     _check_door(session, known, name, door)
     repository.insert_local_queue(session, known.cluster.id, name, door, now)
     announce(
@@ -513,14 +523,20 @@ def _refuse_double(name: str, known: Sequence[str], kind: str) -> None:
         )  # fmt: skip - the refusal reads as one line
 
 
-def _refuse_others(session: ReadSession, known: DeclaredQueues, kind: SeenKind, name: str) -> None:
-    """Refuse a name under which somebody else has an object on the cluster."""
+def refuse_others(
+    session: ReadSession, known: DeclaredQueues, kind: SeenKind, name: str, namespace: str = ""
+) -> None:
+    """Refuse a name under which somebody else has an object on the cluster.
+
+    Raises:
+        QueueExists: Naming what adopts it.
+    """
     for each in repository.list_seen(session, known.cluster.id, kind):
-        if each.name == name and not each.ours:
+        if (each.name, each.namespace) == (name, namespace) and not each.ours:
             raise QueueExists(
                 f"Somebody else made a {kind} {name!r} on this cluster.",
                 field="name",
-                fix="Adopt it, or use another name.",
+                fix=f"Adopt it: gpuplane {ADOPTERS[kind]} adopt {name}. Or use another name.",
             )
 
 
@@ -533,7 +549,7 @@ def _require_own(
 ) -> None:
     """Refuse to change what others made on the cluster."""
     if all(each.name != name for each in declared):
-        _refuse_others(session, known, kind, name)
+        refuse_others(session, known, kind, name)
 
 
 def _must(name: str, *, done: bool) -> None:

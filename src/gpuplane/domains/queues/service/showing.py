@@ -1,16 +1,19 @@
 """Queues as people see them: what is declared beside what the cluster shows of it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from gpuplane.core.quota.flavors import ANY_FLAVOR
 from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, FlavorResource
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters.service import Cluster
-from gpuplane.domains.queues.repository import Declared
+from gpuplane.domains.queues.repository import Declared, Door
 from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of
-from gpuplane.domains.queues.rules.seen import Seen, SeenKind
+from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.service.declaring import DeclaredQueues, load_declared
+from gpuplane.domains.queues.service.seeing import admits_itself
+from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
 
@@ -24,43 +27,81 @@ class Shown(Generic[T]):
         is_declared: Whether it is declared here; others' are read-only until they are adopted.
         seen: The object on the cluster, None where it has none.
         on_cluster: What the cluster has where that is something else than is declared.
+        standing: Where the two stand to each other.
+        warnings: What of it holds nothing yet, in sentences.
     """
 
     declared: Declared[T]
     is_declared: bool
     seen: Seen | None = None
     on_cluster: T | None = None
+    standing: Standing = Standing.DECLARED
+    warnings: tuple[str, ...] = ()
 
 
 def show_cluster_queues(found: DeclaredQueues) -> list[Shown[ClusterQueueSpec]]:
     """Return every ClusterQueue that is declared or that the cluster shows, by name."""
-    seen = _by_name(found, SeenKind.CLUSTER_QUEUE)
-    shown = [
-        Shown(each, True, one, _other(one, each.spec, cluster_queue_of))
-        for each in found.cluster_queues
-        for one in [seen.pop(each.name, None)]
+    missing = missing_flavors(found)
+    return [
+        replace(each, warnings=_warnings(found, each, missing))
+        for each in _show(found, found.cluster_queues, SeenKind.CLUSTER_QUEUE, cluster_queue_of)
     ]
-    shown += [
-        Shown(Declared(name, cluster_queue_of(name, one.spec), 0, 0, one.seen_at), False, one)
-        for name, one in seen.items()
-        if "raw" not in one.spec
-    ]
-    return sorted(shown, key=lambda each: each.declared.name)
 
 
 def show_cohorts(found: DeclaredQueues) -> list[Shown[CohortSpec]]:
     """Return every Cohort that is declared or that the cluster shows, by name."""
-    seen = _by_name(found, SeenKind.COHORT)
-    shown = [
-        Shown(each, True, one, _other(one, each.spec, cohort_of))
-        for each in found.cohorts
-        for one in [seen.pop(each.name, None)]
-    ]
-    shown += [
-        Shown(Declared(name, cohort_of(name, one.spec), 0, 0, one.seen_at), False, one)
-        for name, one in seen.items()
-        if "raw" not in one.spec
-    ]
+    return _show(found, found.cohorts, SeenKind.COHORT, cohort_of)
+
+
+def show_door(found: DeclaredQueues, declared: Declared[Door]) -> tuple[Seen | None, Standing]:
+    """Return a declared LocalQueue as the cluster shows it, and where the two stand."""
+    door = declared.spec
+    tenant = found.tenants.get(door.tenant_id, "")
+    seen = find_seen_door(found, tenant, declared.name)
+    wanted = {
+        "tenant": tenant,
+        "clusterQueue": door.cluster_queue,
+        "jobTypes": sorted(door.job_types),
+        "highestPriority": door.highest_priority,
+    }
+    is_same = seen is not None and all(
+        seen.spec.get(name) == value for name, value in wanted.items()
+    )
+    standing = find_standing(
+        seen, is_declared=True, is_same=is_same, admits_itself=admits_itself(found.cluster)
+    )
+    return seen, standing
+
+
+def find_seen_door(found: DeclaredQueues, tenant: str, name: str) -> Seen | None:
+    """Return the LocalQueue of a name in a tenant's namespace as the cluster shows it, or None."""
+    space = namespace_of(tenant)
+    for each in list_seen_doors(found):
+        if (each.name, each.namespace) == (name, space) and tenant:
+            return each
+    return None
+
+
+def _show(
+    found: DeclaredQueues,
+    declared: Sequence[Declared[T]],
+    kind: SeenKind,
+    read: Callable[[str, Mapping[str, Any]], T],
+) -> list[Shown[T]]:
+    seen = {each.name: each for each in found.seen if each.kind is kind}
+    admits = admits_itself(found.cluster)
+    shown = []
+    for each in declared:
+        one = seen.pop(each.name, None)
+        other = _other(one, each.spec, read)
+        standing = find_standing(one, is_declared=True, is_same=other is None, admits_itself=admits)
+        shown.append(Shown(each, True, one, other, standing))
+    for name, one in seen.items():
+        if "raw" in one.spec:
+            continue
+        standing = find_standing(one, is_declared=False, is_same=False, admits_itself=admits)
+        row = Declared(name, read(name, one.spec), 0, 0, one.seen_at)
+        shown.append(Shown(row, False, one, None, standing))
     return sorted(shown, key=lambda each: each.declared.name)
 
 
@@ -91,13 +132,41 @@ def list_seen_doors(found: DeclaredQueues) -> list[Seen]:
     return [each for each in found.seen if each.kind is SeenKind.LOCAL_QUEUE]
 
 
-def _by_name(found: DeclaredQueues, kind: SeenKind) -> dict[str, Seen]:
-    return {each.name: each for each in found.seen if each.kind is kind}
-
-
 def _other(seen: Seen | None, spec: T, read: Callable[[str, Mapping[str, Any]], T]) -> T | None:
     """Return what the cluster has, if that is something else."""
     if seen is None or not seen.spec or "raw" in seen.spec:
         return None
     found = read(seen.name, seen.spec)
     return None if found == spec else found
+
+
+def missing_flavors(found: DeclaredQueues) -> frozenset[str]:
+    """Return the flavors that ClusterQueues name and the cluster has nothing of, `any` never."""
+    named = {
+        flavor
+        for queue in found.cluster_queues
+        for group in queue.spec.resource_groups
+        for flavor in group.flavors
+    }
+    here = {*found.cluster.gpu_shapes, ANY_FLAVOR}
+    here |= {each.name for each in found.seen if each.kind is SeenKind.FLAVOR}
+    return frozenset(named - here)
+
+
+def _warnings(
+    found: DeclaredQueues, shown: Shown[ClusterQueueSpec], missing: frozenset[str]
+) -> tuple[str, ...]:
+    """Return what of a declared queue holds nothing yet: to declare it ahead of nodes is right."""
+    if not shown.is_declared:
+        return ()
+    named = {flavor for group in shown.declared.spec.resource_groups for flavor in group.flavors}
+    effect = (
+        "until then Kueue admits nothing at all through the queue"
+        if admits_itself(found.cluster)
+        else "until then nothing can be placed on it"
+    )
+    return tuple(
+        f"{found.cluster.name} has no node of {flavor}: the quota of it holds from when one is "
+        f"there, and {effect}."
+        for flavor in sorted(named & missing)
+    )

@@ -15,14 +15,17 @@ from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.errors import BadQueue, QueueInUse
 from gpuplane.domains.queues.repository import Door
 from gpuplane.domains.queues.rules import DEFAULT_QUEUE, choose_common_queue
+from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declaring import (
     change_local_queue,
     create_local_queue,
     delete_local_queue,
     load_declared,
+    refuse_others,
 )
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Run, RunPolicy
+from gpuplane.kube.tenancy import namespace_of
 
 ONBOARD = "tenant.onboard"
 OFFBOARD = "tenant.offboard"
@@ -88,13 +91,24 @@ def start_onboarding(
     """
     cluster = _kubernetes(session, key)
     known = {each.name for each in repository.list_cluster_queues(session, cluster.id)}
+    seen = repository.list_seen(session, cluster.id, SeenKind.CLUSTER_QUEUE)
+    shown = {each.name for each in seen}
     for each in openings:
+        if each.cluster_queue in shown - known:
+            raise BadQueue(
+                f"ClusterQueue {each.cluster_queue!r} is on {cluster.name}, but is not declared "
+                "here.",
+                field="queues",
+                fix=f"Adopt it: gpuplane quotas adopt {each.cluster_queue} --cluster "
+                f"{cluster.name}.",
+            )
         if each.cluster_queue not in known:
             raise BadQueue(
                 f"There is no ClusterQueue {each.cluster_queue!r} on {cluster.name}.",
                 field="queues",
                 fix=f"There are: {', '.join(sorted(known)) or 'none'}.",
             )
+    _refuse_taken_doors(session, cluster, tenant_id, openings)
     if not openings:
         doors = repository.list_local_queues(session, cluster.id)
         if all(each.spec.tenant_id != tenant_id for each in doors):
@@ -109,6 +123,18 @@ def start_onboarding(
     }
     plan = _plan(ONBOARD, ONBOARD_STEPS, given, cluster, caller)
     return runs.start_run(session, plan, now, policy)
+
+
+def _refuse_taken_doors(
+    session: ReadSession, cluster: Cluster, tenant_id: TenantId, openings: Sequence[Opening]
+) -> None:
+    """Refuse LocalQueues that somebody else made, before a run is started that cannot end well."""
+    found = load_declared(session, cluster.id)
+    declared = {each.name for each in found.local_queues if each.spec.tenant_id == tenant_id}
+    space = namespace_of(tenant_name(session, tenant_id))
+    for each in openings:
+        if each.name not in declared:
+            refuse_others(session, found, SeenKind.LOCAL_QUEUE, each.name, space)
 
 
 def start_offboarding(

@@ -87,7 +87,7 @@ def create_topology(
                 field="name",
                 fix="Change it, or use another name.",
             )
-    return _store(session, key, spec, "queue.created", actor, now)
+    return store_topology(session, key, spec, "queue.created", actor, now)
 
 
 def change_topology(
@@ -113,7 +113,7 @@ def change_topology(
             field="flavors",
             fix="Name the flavors that have it as well.",
         )
-    return _store(session, key, spec, "queue.changed", actor, now)
+    return store_topology(session, key, spec, "queue.changed", actor, now)
 
 
 def delete_topology(
@@ -142,9 +142,14 @@ def delete_topology(
     announce(session, cluster, "queue.deleted", "topology", name, actor, now)
 
 
-def _store(
+def store_topology(
     session: WriteSession, key: UUID | str, spec: TopologySpec, event: str, actor: str, now: int
 ) -> ShownTopology:
+    """Keep a Topology as declared, in the place of one of its name, and tell of it.
+
+    Raises:
+        BadQueue: If the cluster does not admit by Kueue, or Kueue would refuse it.
+    """
     cluster = clusters.get_cluster(session, key)
     if not admits_itself(cluster):
         raise BadQueue(

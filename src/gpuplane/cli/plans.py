@@ -45,6 +45,8 @@ def _where(estimate: Mapping[str, Any]) -> str:
 def _start(estimate: Mapping[str, Any], at: datetime | None) -> str:
     if estimate["fits_now"]:
         return "now"
+    if estimate["reason"] == "WaitingForAdmission":
+        return "starts when its Kueue admits it"
     if estimate["earliest_start"] is None:
         return "start unknown"
     return f"starts {when(estimate['earliest_start'], at)} by estimate"

@@ -27,11 +27,23 @@ from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.domains.jobs.service import Forecast, Job, Outlook, SmallestChange, Submission
+from gpuplane.domains.jobs.service import (
+    Forecast,
+    Job,
+    NewOffer,
+    Outlook,
+    SmallestChange,
+    Submission,
+)
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import Unavailable
 from gpuplane.loops.deciding.process import DecisionFailed, DecisionProcess
 from gpuplane.loops.deciding.questions import Question, WhatOfJob, WhenEachStarts
+from gpuplane.loops.scheduler.kueue_queues import (
+    describe_line,
+    fitting_models,
+    is_short_of_quota,
+)
 from gpuplane.loops.scheduler.loading import (
     ClusterView,
     Prepared,
@@ -40,6 +52,7 @@ from gpuplane.loops.scheduler.loading import (
     find_no_cluster_reason,
     prepare,
 )
+from gpuplane.loops.scheduler.offering import admits_itself, choose
 from gpuplane.loops.scheduler.state import SchedulerState
 
 A = TypeVar("A")
@@ -155,13 +168,20 @@ class WorldPlanner:
     async def _look_around(
         self, world: World, job: Job, now: int, *, wants_change: bool
     ) -> Outlook:
-        """Return the best answer among the clusters a job may use."""
+        """Return the best answer among the clusters a job may use, or what a Kueue will decide."""
         views = candidates_of(world, job)
         if not views:
             reason = find_no_cluster_reason(world, job)
             return Outlook(None, None, simulated=False, starts_now=False, reason=reason)
+        choice = choose(world, views, job, now)
+        if choice.offer is not None:
+            return _offered(views, choice.offer, job)
+        if choice.waiting is not None:
+            found, reason = views[0].cluster, choice.waiting.reason
+            empty = Outlook(found.id, found.name, simulated=found.simulated, starts_now=False)
+            return replace(empty, reason=reason, is_over_quota=reason.word in QUOTA_WORDS)
         outlooks: list[Outlook] = []
-        for view in views:
+        for view in choice.clusters:
             outlook = await self._look_on(world, view, job, now, wants_change=wants_change)
             if outlook.starts_now:
                 return outlook
@@ -216,8 +236,8 @@ class WorldPlanner:
         self, world: World, cluster_id: ClusterId, now: int
     ) -> tuple[Forecast, ...]:
         view = next((each for each in world.clusters if each.cluster.id == cluster_id), None)
-        if view is None:
-            return ()
+        if view is None or admits_itself(view):
+            return ()  # there its Kueue decides, and tells nobody when
         prepared = await asyncio.to_thread(self._prepare, world, view, None)
         if not prepared.snapshot.pending:
             return ()
@@ -249,6 +269,28 @@ class WorldPlanner:
             grace_s=own.grace_period_s,
         )
         return replace(self._policy, preemption=limits)
+
+
+def _offered(views: Sequence[ClusterView], offer: NewOffer, job: Job) -> Outlook:
+    """Return what is known of a job that a Kueue decides on: who decides, and never when."""
+    view = next(each for each in views if each.cluster.id == offer.cluster_id)
+    name, queue = view.cluster.name, offer.cluster_queue
+    sentence = (
+        f"Kueue on {name} decides when it starts and where, so no start is estimated. "
+        f"{describe_line(view, queue)}"
+    )
+    models = fitting_models(view, job.spec.resources)
+    is_short = is_short_of_quota(view, queue, job, models)
+    if is_short:
+        sentence += " By what Kueue counts it has not enough unused quota for this job now."
+    return Outlook(
+        view.cluster.id,
+        name,
+        simulated=view.cluster.simulated,
+        starts_now=False,
+        reason=Reason(Word.OFFERED, sentence),
+        is_over_quota=is_short,
+    )
 
 
 def _goes_first_to(world: World, job: Job, view: ClusterView) -> bool:

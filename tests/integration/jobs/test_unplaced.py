@@ -10,10 +10,8 @@ from gpuplane.backends.interface import Observation, ReplicaChanges, ReplicaObse
 from gpuplane.core.ids import AttemptId
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
-from tests.integration.jobs.test_offers import faults, kueue, offered, seen, settle
+from tests.integration.jobs.offers import faults, offered, seen, settle
 from tests.integration.jobs.worlds import World
-
-__all__ = ["kueue"]
 
 FULL = "0/5 nodes are available: 5 Insufficient nvidia.com/gpu."
 

@@ -30,7 +30,7 @@ from gpuplane.domains.jobs.service import Door, Doors, Job
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements.service import Repartition, Reservation, choose_reservation
 from gpuplane.domains.queues import service as queues
-from gpuplane.domains.queues.service import QueueSpecs
+from gpuplane.domains.queues.service import QueueSpecs, Seen
 from gpuplane.loops.scheduler.known import KnownWorkloads
 
 NEVER = 2**62
@@ -54,6 +54,8 @@ class ClusterView:
     """The reservations that have not begun there."""
     cuts: Sequence[Repartition] = ()
     """The GPUs there that are being cut anew, or could not be a moment ago."""
+    seen: Sequence[Seen] = ()
+    """ClusterQueues and flavors as its Kueue has them; none where it does not admit by Kueue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
+from gpuplane.loops.scheduler.kueue_queues import find_unowned, fitting_models
 from gpuplane.loops.scheduler.loading import ClusterView, World
 
 KUEUE = "kueue"
@@ -53,16 +54,17 @@ def choose(world: World, found: Sequence[ClusterView], job: Job, now: int) -> Ch
         told = _refusal(view, job, now)
         if told is None:
             made = _offer(world, view, job)
-            if made is not None:
+            if isinstance(made, NewOffer):
                 return Choice(offer=made)
-            told = _doorless(view, job)
+            told = made
         reason = reason or told
     if reason is None:
         return Choice(clusters=ours)
     return Choice(waiting=Waiting(job.id, job.version, reason, (), 0))
 
 
-def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | None:
+def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
+    """Return the offer of a job to a cluster, or why none of its queues can ever admit it."""
     tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
     spec = job.spec
     door = queues.choose_door(
@@ -75,7 +77,11 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | None:
         if not each.covers_everything and each.name not in elsewhere
     }
     if door is None or door.cluster_queue not in real:
-        return None
+        return _doorless(view, job)
+    fitting = [each for each in fitting_models(view, spec.resources) if _is_large_enough(each, job)]
+    unowned = find_unowned(view, door.cluster_queue, job, fitting)
+    if unowned is not None:
+        return unowned
     name = view.cluster.name
     said = f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
     return NewOffer(

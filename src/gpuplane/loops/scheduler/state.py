@@ -235,6 +235,7 @@ class SchedulerState:
                 session, cluster_id=cluster.id, states=(ReservationState.SCHEDULED,)
             ),
             prices=prices,
+            seen=_load_seen(session, cluster),
         )
 
 
@@ -246,3 +247,10 @@ def _take(fleet: Fleet, workload: RunningWorkload) -> tuple[Take, ...]:
     for take in takes:
         fleet.allocate(take)
     return takes
+
+
+def _load_seen(session: ReadSession, cluster: Cluster) -> tuple[queues.Seen, ...]:
+    if not queues.admits_itself(cluster):
+        return ()
+    kinds = (queues.SeenKind.CLUSTER_QUEUE, queues.SeenKind.FLAVOR)
+    return tuple(each for kind in kinds for each in queues.list_seen(session, cluster.id, kind))

@@ -1,0 +1,147 @@
+"""What a Kueue shows of its ClusterQueues, as far as a plan may speak of it: models, room, line.
+
+Owns sentences and one refusal: a GPU model that a queue has no flavor for. Never an estimate of
+when Kueue admits: order, borrowing and preemption are its own.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
+from gpuplane.core.quota.tree import QuotaTree
+from gpuplane.core.reasons import Reason, Word
+from gpuplane.core.workloads import ResourceRequest
+from gpuplane.domains.jobs.service import Job
+from gpuplane.domains.queues.service import SeenKind
+from gpuplane.kube.kueue.flavors import resource_of
+from gpuplane.loops.scheduler.loading import ClusterView
+
+ANY = "any"
+"""The flavor that stands for every node."""
+
+
+def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str]) -> Reason | None:
+    """Return why a queue can never admit a job: none of its flavors has a model that would do.
+
+    Args:
+        view: The cluster.
+        queue: The ClusterQueue.
+        job: The job.
+        models: The models of the cluster that would do.
+    """
+    if not models or job.spec.resources.gpu_milli != 1000:
+        return None
+    groups = _groups_of(view, queue)
+    if _pairs(view, groups, models):
+        return None
+    here = [each for each in sorted(view.cluster.gpu_shapes) if _pairs(view, groups, [each])]
+    has = f"has quota for {', '.join(here)}" if here else "has no quota for any GPU"
+    wanted = " or ".join(models)
+    instead = f"Ask for {' or '.join(here)}, name" if here else "Name"
+    return Reason(
+        Word.NO_QUOTA_FOR_MODEL,
+        f"ClusterQueue {queue} of {view.cluster.name} {has}, and it asks for {wanted}: waiting "
+        "does not help.",
+        f"{instead} a LocalQueue of another ClusterQueue, or have a quota added: "
+        f"gpuplane quotas set {queue} --cluster {view.cluster.name} --gpu {models[0]}=N.",
+    )
+
+
+def describe_line(view: ClusterView, queue: str) -> str:
+    """Return what its Kueue says of a ClusterQueue: whether it is active, and who waits there."""
+    found = next(
+        (each for each in view.seen if (each.kind, each.name) == (SeenKind.CLUSTER_QUEUE, queue)),
+        None,
+    )
+    if found is None or not found.state:
+        return f"Its Kueue has not spoken of ClusterQueue {queue} yet."
+    if not found.state.get("active"):
+        return f"ClusterQueue {queue} is not active: {found.state.get('message', '')}".rstrip(": ")
+    waiting, admitted = found.state.get("pending", 0), found.state.get("admitted", 0)
+    return f"ClusterQueue {queue}: {waiting} waiting, {admitted} admitted."
+
+
+def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[str]) -> bool:
+    """Return whether a queue lacks unused quota by what Kueue counts, its own nominal included.
+
+    What is its own and borrowed by others is no lack: Kueue may take it back.
+    """
+    asked = job.spec.resources
+    amount = asked.gpu_count * asked.gpu_milli * job.spec.replicas.count
+    used = {
+        each.name: {
+            FlavorResource(row["flavor"], row["resource"]): row["total"]
+            for row in each.state.get("used", ())
+        }
+        for each in view.seen
+        if each.kind is SeenKind.CLUSTER_QUEUE
+    }
+    tree = QuotaTree(view.queues.cluster_queues, view.queues.cohorts, ())
+    for name in set(tree.cluster_queues) & set(used):
+        tree.add_usage(name, used[name])
+    spec = tree.get_spec(queue)
+    pairs = _pairs(view, spec.resource_groups, models)
+    own = used.get(queue, {})
+    rooms = [
+        max(tree.available(queue, pair), spec.quotas[pair].nominal - own.get(pair, 0))
+        for pair in pairs
+        if pair in spec.quotas
+    ]
+    return bool(rooms) and max(rooms) < amount
+
+
+def fitting_models(view: ClusterView, asked: ResourceRequest) -> list[str]:
+    """Return the models a request names, or all of the cluster where it names none."""
+    shapes = view.cluster.gpu_shapes
+    named = list(shapes) if asked.gpu_model is None else asked.gpu_model.split("|")
+    return [model for model in named if model in shapes] if asked.gpu_count else []
+
+
+def _groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
+    """Return the groups of a queue as declared and as on its cluster: either may be the newer."""
+    found: list[ResourceGroup] = []
+    for spec in view.queues.cluster_queues:
+        if spec.name == queue:
+            found += spec.resource_groups
+    for each in view.seen:
+        if (each.kind, each.name) == (SeenKind.CLUSTER_QUEUE, queue):
+            found += [
+                ResourceGroup(
+                    tuple(group["coveredResources"]),
+                    tuple(flavor["name"] for flavor in group["flavors"]),
+                )
+                for group in each.spec.get("resourceGroups", ())
+            ]
+    return found
+
+
+def _pairs(
+    view: ClusterView, groups: Iterable[ResourceGroup], models: Iterable[str]
+) -> set[FlavorResource]:
+    """Return what a request for one of some models may be counted as, by the groups of a queue."""
+    wanted = {model: resource_of(model) for model in models}
+    return {
+        FlavorResource(flavor, resource)
+        for group in groups
+        for flavor in group.flavors
+        for model in _models_of(view, flavor) & wanted.keys()
+        if (resource := wanted[model]) in group.covered_resources
+    }
+
+
+def _models_of(view: ClusterView, flavor: str) -> set[str]:
+    """Return the models that a flavor stands for: by the nodes with its labels, and by its name."""
+    here = set(view.cluster.gpu_shapes)
+    named = {flavor} & here
+    seen = next(
+        (each for each in view.seen if (each.kind, each.name) == (SeenKind.FLAVOR, flavor)), None
+    )
+    if seen is None:
+        return here if flavor == ANY else named
+    labels = seen.spec.get("nodeLabels") or {}
+    return named | {
+        gpu.model
+        for node in view.nodes
+        if labels.items() <= node.labels.items()
+        for gpu in node.gpus
+        if gpu.present
+    }

@@ -7,6 +7,7 @@ from typing import Any
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import Seen, SeenKind
+from gpuplane.kit.access import Role
 from tests.integration.jobs.offers import offered
 from tests.integration.jobs.worlds import H100, T4, World
 
@@ -99,3 +100,32 @@ async def test_a_forecast_of_such_a_cluster_names_no_instants(kueue: World) -> N
     await kueue.submit(name="frozen-out", gpu_count=1, gpu_type=T4)
     schedule = await kueue.ask("GET", f"/jobs/{job['id']}/schedule")
     assert schedule["estimated_start"] is None
+
+
+async def test_the_timeline_shows_what_waits_for_kueue_as_queued(kueue: World) -> None:
+    job, _ = await offered(kueue, name="handed-over")
+    other = await kueue.submit(name="unowned", gpu_count=1, gpu_type=T4)
+    await kueue.loops["scheduler"].run_once()
+    found = await kueue.ask("GET", "/clusters/sim/schedule")
+    rows = {row["job_id"]: row for row in found["rows"]}
+    assert set(rows) == {job["id"], other["id"]}
+    row = rows[job["id"]]
+    assert (row["status"], row["reason"], row["gpu_count"]) == ("queued", "WaitingForAdmission", 2)
+    assert (row["is_estimate"], row["start"], row["end"]) == (True, found["now"], None)
+    assert rows[other["id"]]["reason"] == "NoQuotaForGpuModel"
+    past = await kueue.ask(
+        "GET", "/clusters/sim/schedule?until=2020-01-02T00:00:00Z&since=2020-01-01T00:00:00Z"
+    )  # fmt: skip - the call reads as one line
+    assert past["rows"] == []
+
+
+async def test_a_job_of_others_that_waits_for_kueue_is_shown_without_its_name(
+    kueue: World,
+) -> None:
+    await offered(kueue, name="secret-plan")
+    tenant, project = await kueue.server.make_tenant("others")
+    _, token = await kueue.server.make_user("eve", Role.MEMBER, tenant, project, on="tenant")
+    answer = await kueue.server.client(token).get("/api/v1/clusters/sim/schedule")
+    rows = answer.json()["rows"]
+    assert [(row["job_id"], row["status"]) for row in rows] == [(None, "queued")]
+    assert "secret-plan" not in answer.text

@@ -141,9 +141,10 @@ def _job_line(row: dict[str, Any], now: float) -> Line:
     gpus = f" {row['gpu_count']}x{model_text(row['gpu_type']) or 'GPU'}" if row["gpu_count"] else ""
     label = f"{row['name']}{gpus}"
     if row["is_estimate"]:
-        shown = end if end is not None else start + NO_END_S
         why = f" {row['reason']}" if row["reason"] else ""
-        return Line(label, [Span(start, shown, EXPECTED, "yellow")], f"{status}{why}")
+        if end is None:  # one cell at the present: no start is known that could be drawn
+            return Line(label, [Span(start, start, EXPECTED, "yellow")], f"{status}{why}")
+        return Line(label, [Span(start, end, EXPECTED, "yellow")], f"{status}{why}")
     if end is not None and not row["is_end_estimated"]:
         return Line(label, [Span(start, end, ACTUAL, style)], f"{status} {row['reason']}".rstrip())
     expected = end if end is not None else now + NO_END_S

@@ -28,7 +28,7 @@ from gpuplane.domains.jobs.schemas import (
     TimelineRowOut,
     WhyOut,
 )
-from gpuplane.domains.jobs.service import Forecast, Job, Outlook, Timeline, TimelineRow
+from gpuplane.domains.jobs.service import Job, Outlook, Timeline, TimelineRow
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import InstantIn
 from gpuplane.kit.errors import InvalidInput
@@ -182,7 +182,11 @@ async def get_timeline(
         lambda s: service.load_visible_jobs(s, call.principal, [each.job_id for each in ahead])
     )
     names = await call.read(lambda s: service.load_names(s, list(jobs.values())))
-    rows += [_forecast_bar(each, jobs.get(each.job_id), names) for each in ahead]
+    rows += [
+        _waiting_bar(jobs.get(each.job_id), each.start_at, each.end_at, names) for each in ahead
+    ]
+    if low <= now < high:
+        rows += [_waiting_bar(each, now, None, found.names) for each in found.queued]
     return TimelineOut(
         cluster_id=found.cluster.id,
         cluster=found.cluster.name,
@@ -259,7 +263,9 @@ def _bar(row: TimelineRow, timeline: Timeline, now: int) -> TimelineRowOut:
     )
 
 
-def _forecast_bar(forecast: Forecast, job: Job | None, names: service.Names) -> TimelineRowOut:
+def _waiting_bar(
+    job: Job | None, start: int, end: int | None, names: service.Names
+) -> TimelineRowOut:
     spec = None if job is None else job.spec
     return TimelineRowOut.model_construct(
         **_whose(job, names),
@@ -267,8 +273,8 @@ def _forecast_bar(forecast: Forecast, job: Job | None, names: service.Names) -> 
         attempt=None,
         is_estimate=True,
         admitted_at=None,
-        start=forecast.start_at,
-        end=forecast.end_at,
+        start=start,
+        end=end,
         is_end_estimated=True,
         nodes=[],
         gpu_count=0 if spec is None else spec.resources.gpu_count * spec.replicas.count,

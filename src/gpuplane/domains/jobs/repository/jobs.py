@@ -266,6 +266,17 @@ def list_waiting(
     return _readable(session.rows(query))
 
 
+def list_queued_on(session: ReadSession, cluster_id: UUID, limit: int) -> list[Job]:
+    """Return the queued jobs that a cluster was asked for or given to, oldest first."""
+    query = (
+        select(jobs)
+        .where(jobs.c.cluster_id == cluster_id, jobs.c.status == str(JobStatus.QUEUED))
+        .order_by(jobs.c.created_at, jobs.c.id)
+        .limit(limit)
+    )
+    return _readable(session.rows(query))
+
+
 def list_pinned(session: ReadSession, cluster_id: UUID) -> list[Job]:
     """Return jobs that hold nothing and may run on one cluster alone."""
     waiting = [str(status) for status in WAITING]

@@ -402,7 +402,8 @@ class TimelineRowOut(Body):
     status: str
     attempt: int | None
     is_estimate: bool
-    """True for bars that have not begun: start and end are forecasts."""
+    """True for bars that have not begun: start and end are forecasts. Where the cluster's own Kueue
+    decides, nobody knows them: start is the present then, and end is absent."""
     admitted_at: InstantOut | None
     start: InstantOut
     end: InstantOut | None

@@ -57,6 +57,9 @@ class Timeline:
     names: Names
     is_whole: bool
     visible: frozenset[JobId]
+    queued: tuple[Job | None, ...] = ()
+    """Jobs that wait where the cluster's own Kueue decides when they start, which nobody is told;
+    None for those that the reader may not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +125,23 @@ def load_timeline(
     found = attempts_repository.list_in_window(session, cluster.id, since, until, MAX_TIMELINE + 1)
     shown = found[:MAX_TIMELINE]
     jobs = repository.load_jobs(session, list({attempt.job_id for attempt in shown}))
+    queued = (
+        repository.list_queued_on(session, cluster.id, MAX_TIMELINE + 1)
+        if cluster.admits_by_kueue
+        else []
+    )
     visible = {
         job.id: job
-        for job in jobs.values()
+        for job in (*jobs.values(), *queued)
         if principal.may(Permission.JOB_READ, job.tenant_id, job.project_id)
     }
     return Timeline(
         cluster=cluster,
         rows=tuple(TimelineRow(each, visible.get(each.job_id)) for each in shown),
         names=load_names(session, list(visible.values())),
-        is_whole=len(found) <= MAX_TIMELINE,
+        is_whole=max(len(found), len(queued)) <= MAX_TIMELINE,
         visible=frozenset(visible),
+        queued=tuple(visible.get(each.id) for each in queued[:MAX_TIMELINE]),
     )
 
 

@@ -291,6 +291,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "count_queue_users": count_queue_users,
             "count_tenant_jobs": count_tenant_jobs,
             "count_offers": count_offers,
+            "count_reservations": placements.count_standing,
             "workspaces": WorkspaceFolder(
                 parts.home.workspaces, max_bytes=settings.http.workspace_bytes
             ),

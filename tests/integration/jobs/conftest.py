@@ -9,9 +9,10 @@ import pytest
 
 from gpuplane.kit.sealing import SealingKeys
 from tests.http_app import sealing_keys
+from tests.integration.jobs.offers import admit_by_kueue
 from tests.integration.jobs.worlds import World, running_world
 
-__all__ = ["any_world", "sealing_keys", "world"]
+__all__ = ["any_world", "kueue", "sealing_keys", "world"]
 
 
 @pytest.fixture
@@ -30,3 +31,10 @@ async def any_world(
     """A world on each kind of database."""
     async with running_world(migrated_url, tmp_path, sealing_keys) as running:
         yield running
+
+
+@pytest.fixture
+async def kueue(world: World) -> World:
+    """A world whose cluster admits by itself, with a queue and a door of the admin's tenant."""
+    await admit_by_kueue(world)
+    return world

@@ -16,7 +16,6 @@ from gpuplane.backends.interface import (
     AttemptRef,
     BackendError,
     Phase,
-    ReplicaObservation,
     Unavailable,
 )
 from gpuplane.backends.kubernetes.inventory import observe_node
@@ -27,7 +26,6 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.repository import offers as rows
-from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
@@ -36,6 +34,7 @@ from gpuplane.loops import dispatcher
 from gpuplane.loops import offers as carrying
 from gpuplane.loops.clusters.deleting import drain, forget
 from gpuplane.loops.clusters.tools import ClusterTools, Work
+from tests.integration.jobs.offers import faults, held, offered, seen, settle, take_in
 from tests.integration.jobs.worlds import H100, World
 
 GPU = FlavorResource(H100, "nvidia.com/gpu")
@@ -84,71 +83,6 @@ async def standing(world: World) -> list[tuple[AttemptId, str]]:
     return [
         (each.attempt_id, each.state) for each in await world.server.database.read(jobs.list_offers)
     ]
-
-
-@pytest.fixture
-async def kueue(world: World) -> World:
-    """A world whose cluster admits by itself, with a queue and a door of the admin's tenant."""
-
-    def admit_there(session: Any) -> None:
-        cluster = clusters.get_cluster(session, world.sim)
-        wanted = {"config": {**cluster.config, "admission": "kueue"}}
-        clusters.change(session, world.sim, wanted, "test", 1)
-
-    await world.server.database.write("tests.admission", admit_there)
-    quota = {"name": "nvidia.com/gpu", "nominalQuota": 8}
-    flavors = [{"name": H100, "resources": [quota]}]
-    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
-    body = {"name": "q", "resourceGroups": groups}
-    await world.ask("POST", "/clusters/sim/quotas", 201, json=body)
-    door = {"name": "main", "tenant": str(world.server.admin.tenant_id), "clusterQueue": "q"}
-    await world.ask("POST", "/clusters/sim/queues", 201, json=door)
-    return world
-
-
-async def offered(world: World, **fields: Any) -> tuple[dict[str, Any], Offer]:
-    """Submit a job, let the scheduler hand it over, and return it with its offer."""
-    job = await world.submit(gpu_count=2, gpu_type=H100, **fields)
-    await world.loops["scheduler"].run_once()
-    offers = await world.server.database.read(jobs.list_offers)
-    return job, next(each for each in offers if str(each.job_id) == job["id"])
-
-
-def seen(offer: Offer, node: str, phase: Phase = Phase.STARTING, **more: Any) -> ReplicaObservation:
-    ref = AttemptRef(offer.attempt_id, offer.number)
-    return ReplicaObservation(ref, 0, phase, node_name=node, **more)
-
-
-async def settle(world: World, *observations: ReplicaObservation) -> jobs.Settled:
-    now = world.server.clock.now_ms()
-    return await world.server.database.write(
-        "tests.settle",
-        partial(
-            jobs.settle_offers, seen=observations, seal=str.encode, chance=lambda: 0.0, now=now
-        ),
-    )
-
-
-async def take_in(world: World, *observations: ReplicaObservation) -> None:
-    now = world.server.clock.now_ms()
-    await world.server.database.write(
-        "tests.take_in",
-        partial(jobs.take_in, seen=observations, seal=str.encode, chance=lambda: 0.0, now=now),
-    )
-
-
-async def faults(world: World) -> list[str]:
-    """Return every broken promise that `db check` would tell."""
-    now = world.server.clock.now_ms()
-    return await world.server.database.read(
-        lambda s: [*jobs.check(s), *placements.check(s), *usage.check(s, now)]
-    )
-
-
-async def held(world: World) -> int:
-    """Return how many GPUs are held."""
-    rows = await world.server.database.read(placements.list_open)
-    return len([row for row in rows if row.gpu_id is not None])
 
 
 async def test_a_job_is_handed_over_once_and_waits_in_the_words_of_its_cluster(

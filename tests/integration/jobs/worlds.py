@@ -35,6 +35,7 @@ from gpuplane.domains.jobs.service import (
     count_queue_users,
 )
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
+from gpuplane.domains.placements import service as placements
 from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody
@@ -185,6 +186,7 @@ async def running_world(
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
         "count_offers": count_offers,
+        "count_reservations": placements.count_standing,
     }
     async with running_server(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt

@@ -34,6 +34,7 @@ from gpuplane.domains.jobs.service import (
 )
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.entry.clusters import register_steps
+from gpuplane.domains.placements import service as placements
 from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody, LoopRunner
@@ -210,6 +211,7 @@ async def running_kueue_world(
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
         "count_offers": count_offers,
+        "count_reservations": placements.count_standing,
     }
     async with running_server(database_url, sealing, routers=load_routers(), ports=ports) as server:
         cluster_id = ClusterId(new_id())

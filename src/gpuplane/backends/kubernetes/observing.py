@@ -73,7 +73,7 @@ def pods_by_rank(sight: Sight) -> dict[int, Pod]:
     """Return the pod that stands for each rank: the one that is there, else the last that was."""
     found: dict[int, Pod] = {}
     ordered = sorted(
-        sight.pods,
+        (pod for pod in sight.pods if not _is_of_earlier(sight, pod)),
         key=lambda pod: (
             pod.metadata.uid not in sight.gone,
             pod.metadata.creation_timestamp,
@@ -85,6 +85,30 @@ def pods_by_rank(sight: Sight) -> dict[int, Pod]:
         if rank is not None:
             found[rank] = pod
     return found
+
+
+def _is_of_earlier(sight: Sight, pod: Pod) -> bool:
+    """Return whether a pod was taken away when its workload was held back, and it was let go since.
+
+    How it ended says nothing of the workload, whose pods come again: Kueue took its quota back.
+    """
+    if pod.metadata.uid not in sight.gone and not pod.metadata.deletion_timestamp:
+        return False
+    told = None if sight.main is None else find_suspended(sight.main)
+    if told is None:
+        return False
+    if told.status == "True":
+        return True  # it is let go, and its controller has not come to it yet
+    resumed, made = instant_ms(told.last_transition_time), pod.metadata.creation_timestamp
+    return resumed is not None and (instant_ms(made) or 0) < resumed
+
+
+def find_suspended(main: Main) -> Condition | None:
+    """Return what the controller of a workload says of its being held back, None if it never was.
+
+    Jobs and JobSets have it as soon as they were once held back, with when that last changed.
+    """
+    return next((each for each in main.status.conditions if each.type == "Suspended"), None)
 
 
 def rank_of(pod: Pod) -> int | None:

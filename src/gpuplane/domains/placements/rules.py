@@ -314,6 +314,54 @@ def take(
     return None
 
 
+def take_running(
+    order: PlacementOrder,
+    nodes: Mapping[NodeId, NodeGuard],
+    devices: Mapping[GpuId, DeviceGuard],
+) -> Reason | None:
+    """Take what work holds that runs already, or nothing and return why it cannot be counted.
+
+    Its cluster has bound it: what a reservation, an ailing GPU or a full node says here changes
+    nothing of that. A node that has too little by the books counts as that much larger until it is
+    given back; a GPU is counted once, whatever else is said of it.
+    """
+    taken: list[ReplicaOrder] = []
+    for replica in order.replicas:
+        node = nodes.get(replica.node_id)
+        reason = None
+        if node is None:
+            reason = Reason(Word.NOT_READY, "The node is not known any more.")
+        else:
+            reason = _uncountable(replica, devices)
+        if node is None or reason is not None:
+            for earlier in taken:
+                _add(earlier, nodes, devices, -1)
+            return reason
+        _add(replica, nodes, devices, 1)
+        _grow(node)
+        taken.append(replica)
+    return None
+
+
+def _uncountable(replica: ReplicaOrder, devices: Mapping[GpuId, DeviceGuard]) -> Reason | None:
+    seen: set[GpuId] = set()
+    for gpu_id, milli in share_of(replica, devices):
+        device = devices.get(gpu_id)
+        if device is None or device.node_id != replica.node_id or gpu_id in seen:
+            return Reason(Word.GPU_COUNT, f"{gpu_id} is not a GPU of this node to be had.")
+        seen.add(gpu_id)
+        reason = _share_refusal(replica, device, milli)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _grow(node: NodeGuard) -> None:
+    node.cpu_milli = max(node.cpu_milli, node.cpu_milli_used)
+    node.memory_mib = max(node.memory_mib, node.memory_mib_used)
+    node.ephemeral_mib = max(node.ephemeral_mib, node.ephemeral_mib_used)
+
+
 def give_back(
     allocation: Allocation,
     nodes: Mapping[NodeId, NodeGuard],
@@ -375,6 +423,10 @@ def _refusal(
 def _device_refusal(replica: ReplicaOrder, device: DeviceGuard, milli: int) -> Reason | None:
     if device.down:
         return Reason(Word.NOT_READY, f"{device.gpu_id} is down.")
+    return _share_refusal(replica, device, milli)
+
+
+def _share_refusal(replica: ReplicaOrder, device: DeviceGuard, milli: int) -> Reason | None:
     if replica.mig is None:
         if not 0 < milli <= WHOLE_GPU_MILLI - device.allocated_milli or device.allocated_mig_mask:
             left = 0 if device.allocated_mig_mask else WHOLE_GPU_MILLI - device.allocated_milli

@@ -206,6 +206,30 @@ def test_what_kueue_holds_back_is_starting_even_after_its_pods_ran() -> None:
     assert observe_attempt(sight)[0].phase is Phase.STARTING
 
 
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_how_pods_ended_that_kueue_took_away_says_nothing_once_it_lets_their_job_go_again(
+    status: str,
+) -> None:
+    told = {"type": "Suspended", "status": status, "lastTransitionTime": "2026-01-02T03:05:00Z"}
+    main = a_main(conditions=[told])
+    made = "2026-01-02T03:04:00Z"
+    gone = failed(state=ended(143), creationTimestamp=made)
+    going = failed(state=ended(143), creationTimestamp=made, deletionTimestamp=made)
+    for sight in (a_sight(gone, main=main, gone=("uid-0",)), a_sight(going, main=main)):
+        assert compute_outcomes(sight, END_MS + 3_600_000) == {}
+        assert observe_attempt(sight)[0].phase is Phase.STARTING
+    again = a_pod(state=running(), uid="new", creationTimestamp="2026-01-02T03:05:01Z")
+    (seen,) = observe_attempt(a_sight(gone, again, main=main, gone=("uid-0",)))
+    assert seen.phase is Phase.RUNNING
+
+
+def test_a_pod_that_ends_after_its_job_was_let_go_ends_its_rank() -> None:
+    told = {"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-02T03:04:00Z"}
+    pod = failed(creationTimestamp="2026-01-02T03:04:01Z", deletionTimestamp="2026-01-02T03:04:09Z")
+    sight = a_sight(pod, main=a_main(conditions=[told]), gone=("uid-0",))
+    assert compute_outcomes(sight, END_MS + VERDICT_MS)[0].exit_code == 1
+
+
 def test_a_service_whose_container_ended_is_not_over() -> None:
     sight = a_sight(failed(), record=a_record(kind="Deployment"), main=a_main("Deployment"))
     assert compute_outcomes(sight, NOW) == {}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import secrets
+from functools import partial
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Path, Query, Request
@@ -152,10 +153,20 @@ async def change_cluster(
     wanted = body.model_dump(exclude_none=True, exclude={"admission"})
     if body.admission is not None:
         wanted["config"] = {**known.config, "admission": body.admission}
-    count = cast("service.CountOffers", call.ports["count_offers"])
+    offers = cast("service.CountOffers", call.ports["count_offers"])
+    reservations = cast("service.CountReservations", call.ports["count_reservations"])
+    change = partial(
+        service.change,
+        key=known.id,
+        wanted=wanted,
+        actor=call.principal.name,
+        now=call.now,
+        count_offers=offers,
+        count_reservations=reservations,
+    )
     return await call.write(
         "clusters.change",
-        lambda s: service.change(s, known.id, wanted, call.principal.name, call.now, count),
+        change,
         cluster_body,
     )
 

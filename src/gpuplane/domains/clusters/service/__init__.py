@@ -68,6 +68,7 @@ from gpuplane.domains.clusters.service.plans import (
 from gpuplane.domains.clusters.service.registering import (
     KUBERNETES,
     CountOffers,
+    CountReservations,
     Registration,
     begin_removal,
     change,
@@ -102,6 +103,7 @@ __all__ = [
     "ClusterState",
     "ContactPolicy",
     "CountOffers",
+    "CountReservations",
     "Credential",
     "HealthCheck",
     "MaintenanceWindow",

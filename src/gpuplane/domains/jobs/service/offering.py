@@ -8,34 +8,23 @@ its job is offered nowhere else; it goes only once its backend has nothing of it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
-from gpuplane.backends.interface import Phase, ReplicaObservation
-from gpuplane.core.ids import AttemptId, ClusterId, JobId, NodeId, ReplicaId
+from gpuplane.backends.interface import ReplicaObservation
+from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
-from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
-from gpuplane.domains.jobs.rules import Attempt, Job, Replica, decide_after_failure
+from gpuplane.domains.jobs.rules import Job, decide_after_failure
 from gpuplane.domains.jobs.rules.offers import OFFERED, WITHDRAWING, Offer
-from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
+from gpuplane.domains.jobs.service.binding import OVER, end, has_ended, is_bound, settle
+from gpuplane.domains.jobs.service.observing import Chance, Seal
 from gpuplane.domains.jobs.service.taking import list_takers
 from gpuplane.domains.jobs.service.telling import job_event
-from gpuplane.domains.jobs.service.timing import next_due
-from gpuplane.domains.nodes import service as nodes
-from gpuplane.domains.nodes.service import Node
-from gpuplane.domains.placements import service as placements
-from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
-from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
-
-_OVER = (Phase.EXITED, Phase.LOST)
-_NO_NODE = NodeId(UUID(int=0))
-"""Where what has ended ran on a node that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,30 +290,30 @@ def settle_offers(
     for attempt_id, found in offers.items():
         by_rank = by_attempt[attempt_id]
         job = jobs.get(found.job_id)
-        is_over = all(each.phase in _OVER or each.forbids for each in by_rank.values())
-        is_bound = job is not None and _is_bound(job, by_rank)
+        is_over = all(each.phase in OVER or each.forbids for each in by_rank.values())
+        binds = job is not None and is_bound(job, by_rank)
         if job is None or job.status is not JobStatus.QUEUED:
             # One that was thought not to have started may have run all the same: it is done.
             waits = job is not None and job.status is JobStatus.PENDING
-            if job is not None and waits and _has_ended(job, by_rank, completed=True):
+            if job is not None and waits and has_ended(job, by_rank, completed=True):
                 in_line = _stand_in_line(session, job, now)
-                _end(session, in_line, found, by_rank, seal, chance, now)
+                end(session, in_line, found, by_rank, seal, chance, now)
             elif is_over:
                 over.append(attempt_id)
         elif found.is_withdrawing:
-            if _has_ended(job, by_rank, completed=True):
-                _end(session, job, found, by_rank, seal, chance, now)
+            if has_ended(job, by_rank, completed=True):
+                end(session, job, found, by_rank, seal, chance, now)
             elif is_over:
                 over.append(attempt_id)
-        elif is_bound and _settle(session, job, found, by_rank, now):
+        elif has_ended(job, by_rank):
+            end(session, job, found, by_rank, seal, chance, now)
+        elif binds and settle(session, job, found, by_rank, now):
             bound.append(attempt_id)
-        elif _has_ended(job, by_rank):
-            _end(session, job, found, by_rank, seal, chance, now)
         elif any(each.forbids for each in by_rank.values()):
             over.append(attempt_id)
         elif is_over:
             lost.append(attempt_id)
-        elif is_bound:
+        elif binds:
             refused.append(attempt_id)
     _forget_offers(session, over)
     withdraw_offers(session, lost, "Nothing says how it ended; it is taken back.")
@@ -348,217 +337,6 @@ def _stand_in_line(session: WriteSession, job: Job, now: int) -> Job:
     return repository.lock_jobs(session, [job.id])[job.id]
 
 
-def _has_ended(
-    job: Job, by_rank: Mapping[int, ReplicaObservation], *, completed: bool = False
-) -> bool:
-    """Return whether every rank is over and it is known how: well, if `completed` is asked."""
-    ranks = [by_rank.get(rank) for rank in range(job.spec.replicas.count)]
-    ends = [each for each in ranks if each and each.phase in _OVER and not each.forbids]
-    if len(ends) < len(ranks):
-        return False
-    well = [each.reason == Word.COMPLETED for each in ends]
-    return all(well) if completed else any(well) or any(e.exit_code is not None for e in ends)
-
-
-def _end(
-    session: WriteSession,
-    job: Job,
-    found: Offer,
-    by_rank: Mapping[int, ReplicaObservation],
-    seal: Seal,
-    chance: Chance,
-    now: int,
-) -> None:
-    """Make an attempt of an offer that ran to its end and end it; nothing is held for it."""
-    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
-    asked = job.spec.resources
-    places = []
-    for rank in range(job.spec.replicas.count):
-        node = known.get(by_rank[rank].node_name)
-        places.append(
-            ReplicaOrder(
-                replica_id=ReplicaId(new_id()),
-                rank=rank,
-                node_id=_NO_NODE if node is None else node.id,
-                gpu_ids=(),
-                gpu_milli=asked.gpu_milli,
-                cpu_milli=asked.cpu_milli,
-                memory_mib=asked.memory_mib,
-                ephemeral_mib=asked.ephemeral_mib,
-            )
-        )
-    attempt = _attempt_of(job, found, places, known, by_rank, now)
-    _become(session, job, found, attempt, now)
-    ended = [  # what has an end had begun, though nothing may say when
-        replace(each, started_at=each.started_at or each.ended_at or now)
-        for each in by_rank.values()
-    ]
-    take_in(session, ended, seal, chance, now)
-
-
-def _is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
-    count = job.spec.replicas.count
-    return all(rank in by_rank and by_rank[rank].node_name for rank in range(count))
-
-
-def _settle(
-    session: WriteSession,
-    job: Job,
-    found: Offer,
-    by_rank: Mapping[int, ReplicaObservation],
-    now: int,
-) -> bool:
-    """Record what a bound offer holds and make it an attempt; False when the books refuse."""
-    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
-    places = _choose_places(session, job, found, by_rank, known)
-    if places is None:
-        return False
-    attempt = _attempt_of(job, found, places, known, by_rank, now)
-    order = PlacementOrder(
-        attempt_id=attempt.id,
-        job_id=job.id,
-        tenant_id=job.tenant_id,
-        project_id=job.project_id,
-        cluster_id=found.cluster_id,
-        replicas=places,
-    )
-    if attempt.id not in placements.place(session, [order], now).placed:
-        return False
-    _become(session, job, found, attempt, now)
-    return True
-
-
-def _become(session: WriteSession, job: Job, found: Offer, attempt: Attempt, now: int) -> None:
-    """Store the attempt that an offer has become."""
-    attempts_repository.insert_attempts(session, [attempt])
-    offers_repository.delete_offers(session, [found.attempt_id])
-    scheduled = replace(job, status=JobStatus.SCHEDULED, admitted_at=attempt.admitted_at)
-    changes: dict[str, Any] = {
-        "status": str(JobStatus.SCHEDULED),
-        "condition": str(Condition.STARTING),
-        "condition_at": now,
-        "reason": "",
-        "status_message": found.message,
-        "reason_counts": None,
-        "cluster_id": found.cluster_id,
-        "queue": found.local_queue,
-        "admitted_at": attempt.admitted_at,
-        "current_attempt_id": attempt.id,
-        "estimated_start": now,
-        "due_at": next_due(scheduled, now),
-    }
-    repository.update_job(session, job, now, **changes)
-    usage.note_queues(session, {job.id: found.local_queue})
-    events.record(session, _told(job, attempt, now))
-
-
-def _choose_places(
-    session: WriteSession,
-    job: Job,
-    found: Offer,
-    by_rank: Mapping[int, ReplicaObservation],
-    known: Mapping[str, Node],
-) -> tuple[ReplicaOrder, ...] | None:
-    """Return what each replica holds: the devices that are told, else free ones of its node."""
-    asked = job.spec.resources
-    count = asked.gpu_count if asked.mig_profile is None else 0
-    taken: set[str] = set()
-    places = []
-    for rank in range(job.spec.replicas.count):
-        seen = by_rank[rank]
-        node = known.get(seen.node_name)
-        if node is None:
-            return None
-        own = [gpu.gpu_id for gpu in node.gpus if gpu.present]
-        told = tuple(gpu for gpu in seen.gpu_ids if gpu in own)
-        chosen = told[:count] if len(told) >= count else None
-        if chosen is None:
-            left = [gpu for gpu in own if gpu not in taken]
-            chosen = placements.choose_free(session, left, count, asked.gpu_milli)
-        if chosen is None:
-            return None
-        if asked.gpu_milli == 1000:
-            taken.update(chosen)
-        places.append(
-            ReplicaOrder(
-                replica_id=ReplicaId(new_id()),
-                rank=rank,
-                node_id=node.id,
-                gpu_ids=tuple(chosen),
-                gpu_milli=asked.gpu_milli,
-                cpu_milli=asked.cpu_milli,
-                memory_mib=asked.memory_mib,
-                ephemeral_mib=asked.ephemeral_mib,
-            )
-        )
-    return tuple(places)
-
-
-def _attempt_of(
-    job: Job,
-    found: Offer,
-    places: Sequence[ReplicaOrder],
-    known: Mapping[str, Node],
-    by_rank: Mapping[int, ReplicaObservation],
-    now: int,
-) -> Attempt:
-    names = {node.id: node.name for node in known.values()}
-    admitted_at = min(now, max(found.offered_at, found.admitted_at or now))
-    replicas = tuple(
-        Replica(
-            id=each.replica_id,
-            attempt_id=found.attempt_id,
-            rank=each.rank,
-            node_id=each.node_id,
-            node_name=names.get(each.node_id, by_rank[each.rank].node_name),
-            gpu_ids=tuple(each.gpu_ids),
-            gpu_milli=each.gpu_milli,
-            mig_device=None,
-            phase="pending",
-            ready=None,
-            started_at=None,
-            ended_at=None,
-            exit_code=None,
-            signal=None,
-            reason="",
-            message="",
-            url=None,
-            restart_count=0,
-        )
-        for each in places
-    )
-    return Attempt(
-        id=found.attempt_id,
-        job_id=job.id,
-        number=found.number,
-        epoch=found.number,
-        cluster_id=found.cluster_id,
-        state="starting",
-        stop_intent=None,
-        stop_reason="",
-        stop_message="",
-        stop_deadline=None,
-        evict_sent_at=None,
-        grace_s=job.spec.execution.grace_s,
-        admitted_at=admitted_at,
-        ensured_at=found.ensured_at or now,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        signal=None,
-        exit_reason="",
-        exit_message="",
-        lost_gpu_ms=None,
-        cluster_queue=found.cluster_queue,
-        local_queue=found.local_queue,
-        quota_usage=found.usage,
-        explanation=found.explanation,
-        forgotten=False,
-        version=1,
-        replicas=replicas,
-    )
-
-
 def _offer_of(job: Job, new: NewOffer, now: int) -> Offer:
     return Offer(
         attempt_id=AttemptId(new_id()),
@@ -576,25 +354,4 @@ def _offer_of(job: Job, new: NewOffer, now: int) -> Offer:
         explanation={"score": 0, "sentences": list(new.sentences)},
         reason="",
         message="",
-    )
-
-
-def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:
-    names = sorted({each.node_name for each in attempt.replicas})
-    where = names[0] if len(names) == 1 else f"{len(names)} nodes"
-    return job_event(
-        replace(job, cluster_id=attempt.cluster_id),
-        "job.scheduled",
-        now,
-        actor="kueue",
-        message=f"{job.name} was admitted by {attempt.cluster_queue} and bound to {where}.",
-        data={
-            "attempt": attempt.number,
-            "from_status": str(job.status),
-            "nodes": names,
-            "gpu_ids": [gpu for each in attempt.replicas for gpu in each.gpu_ids],
-            "queue": attempt.local_queue,
-            "cluster_queue": attempt.cluster_queue,
-            "wait_ms": now - (job.queued_at or now),
-        },
     )

@@ -18,10 +18,11 @@ from gpuplane.domains.placements.rules import (
 )
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
-    choose_free,
+    choose_running,
     mark_busy,
     mark_idle,
     place,
+    place_running,
     release,
     release_replicas,
 )
@@ -46,6 +47,7 @@ from gpuplane.domains.placements.service.reservations import (
     ReservationChanges,
     advance_reservations,
     cancel_reservation,
+    count_standing,
     create_reservation,
     get_reservation,
     holders_outside_reservations,
@@ -71,8 +73,9 @@ __all__ = [
     "ask_repartition",
     "cancel_reservation",
     "check",
-    "choose_free",
     "choose_reservation",
+    "choose_running",
+    "count_standing",
     "create_reservation",
     "end_repartition",
     "fail_repartition",
@@ -90,6 +93,7 @@ __all__ = [
     "model_named",
     "note_repartition_sent",
     "place",
+    "place_running",
     "register_devices",
     "release",
     "release_replicas",

@@ -27,11 +27,23 @@ from gpuplane.domains.placements.rules import (
     give_back,
     share_of,
     take,
+    take_running,
 )
 from gpuplane.domains.placements.service.following import follow
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import Holding
 from gpuplane.kit.ids import new_id
+
+Take = Callable[
+    [
+        PlacementOrder,
+        Mapping[NodeId, NodeGuard],
+        Mapping[GpuId, DeviceGuard],
+        Mapping[ReservationId, ProjectId],
+    ],
+    Reason | None,
+]
+"""Takes all that an order asks from the guards, or nothing and says why not."""
 
 
 def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> PlacementResult:
@@ -40,6 +52,25 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     Placing again what is placed already changes nothing and counts as placed. New allocations
     are idle until `mark_busy`.
     """
+    return _place(session, orders, at, take)
+
+
+def place_running(
+    session: WriteSession, orders: Sequence[PlacementOrder], at: int
+) -> PlacementResult:
+    """Record what work holds that its cluster has bound already, as `place` does.
+
+    Reservations, ailing GPUs and full nodes do not count: it runs there all the same. Refused is
+    only what cannot be counted: a node that is not known, a GPU that somebody holds.
+    """
+    return _place(
+        session, orders, at, lambda order, nodes, devices, _: take_running(order, nodes, devices)
+    )
+
+
+def _place(
+    session: WriteSession, orders: Sequence[PlacementOrder], at: int, how: Take
+) -> PlacementResult:
     attempt_ids = [order.attempt_id for order in orders]
     held = {each.replica_id for each in repository.open_of_attempts(session, attempt_ids)}
     todo = [
@@ -56,7 +87,7 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     refused: dict[AttemptId, Reason] = {}
     rows: list[Allocation] = []
     for order in todo:
-        reason = _refuse_doomed(order, doomed) or take(order, nodes, devices, owners)
+        reason = _refuse_doomed(order, doomed) or how(order, nodes, devices, owners)
         if reason is None:
             rows.extend(_allocations(order, devices, at))
         else:
@@ -69,26 +100,46 @@ def place(session: WriteSession, orders: Sequence[PlacementOrder], at: int) -> P
     return PlacementResult(placed, refused)
 
 
-def choose_free(
-    session: WriteSession, gpu_ids: Sequence[GpuId], count: int, gpu_milli: int
-) -> tuple[GpuId, ...] | None:
-    """Return devices that still have such a share free, the fullest first; None without enough.
+def choose_running(
+    session: WriteSession,
+    gpu_ids: Sequence[GpuId],
+    count: int,
+    gpu_milli: int,
+    project_id: ProjectId,
+    beside: Mapping[GpuId, int] | None = None,
+) -> tuple[GpuId, ...]:
+    """Return which devices work holds that runs on a node, where nothing tells which it has.
 
-    For work that something else has bound to a node, where nothing tells which devices it has.
+    Those that still have such a share free, at most so many: open or its own before what is
+    reserved for others, healthy before ailing, the fullest first.
+
+    Args:
+        session: Where to look; what is chosen from is locked.
+        gpu_ids: The devices of its node.
+        count: How many it holds.
+        gpu_milli: The share of each.
+        project_id: Whose work it is.
+        beside: What was chosen in the same unit of work already, milli by device.
     """
+    also = beside or {}
     if not count:
         return ()
     guards = repository.lock_devices(session, gpu_ids)
+    owners = _owners(session, guards.values())
     fitting = [
         each
         for each in guards.values()
-        if not each.down
-        and not each.allocated_mig_mask
-        and each.allocated_milli + gpu_milli <= WHOLE_GPU_MILLI
+        if not each.allocated_mig_mask
+        and each.allocated_milli + also.get(each.gpu_id, 0) + gpu_milli <= WHOLE_GPU_MILLI
     ]
     order = {gpu_id: index for index, gpu_id in enumerate(gpu_ids)}
-    fitting.sort(key=lambda each: (-each.allocated_milli, order[each.gpu_id]))
-    return tuple(each.gpu_id for each in fitting[:count]) if len(fitting) >= count else None
+
+    def unlikely(each: DeviceGuard) -> tuple[bool, bool, int, int]:
+        held = each.reservation_id
+        is_others = held is not None and owners.get(held) != project_id
+        return each.down, is_others, -each.allocated_milli, order[each.gpu_id]
+
+    return tuple(each.gpu_id for each in sorted(fitting, key=unlikely)[:count])
 
 
 def mark_busy(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:

@@ -86,10 +86,11 @@ def create_reservation(
         holds: What running work holds of the model outside reservations.
 
     Raises:
-        BadReservation: If the window begins in the past or is over, or the cluster has no GPU of
-            the model.
+        BadReservation: If the window begins in the past or is over, the cluster has no GPU of
+            the model, or its own Kueue admits.
         NotEnoughCapacity: If other reservations, and work that nobody may stop, leave too few.
     """
+    _refuse_kueue(session, wanted)
     if wanted.start_at < now - PAST_START_MS:
         raise BadReservation(
             "The reservation would begin in the past: nobody can use time that is over.",
@@ -134,6 +135,25 @@ def create_reservation(
     _announce(session, wanted, "reservation.created", f"{actor} reserved GPUs.", actor, now)
     session.wake("scheduler")
     return wanted
+
+
+def _refuse_kueue(session: ReadSession, wanted: Reservation) -> None:
+    """Refuse what nobody would keep: Kueue knows quotas, and nothing of GPUs set aside."""
+    cluster = clusters.get_cluster(session, wanted.cluster_id)
+    if cluster.admits_by_kueue:
+        raise BadReservation(
+            f"{cluster.name} admits by its own Kueue, which keeps no GPUs back for a time.",
+            field="cluster",
+            fix="Give the project a ClusterQueue of its own with "
+            f"{wanted.gpu_count} {wanted.model} and a lendingLimit of 0, or name a cluster with "
+            "embedded admission.",
+        )
+
+
+def count_standing(session: ReadSession, cluster_id: ClusterId) -> int:
+    """Return how many reservations of a cluster are active or to come."""
+    states = (ReservationState.SCHEDULED, ReservationState.ACTIVE)
+    return len(repository.list_reservations(session, cluster_id=cluster_id, states=states))
 
 
 def cancel_reservation(
@@ -225,7 +245,9 @@ def advance_reservations(
     activated: list[ReservationId] = []
     ended: list[ReservationId] = []
     in_the_way: set[JobId] = set()
-    for each in repository.lock_due_reservations(session, now, looks_at_all=no_show_s > 0):
+    kueues = {each.id for each in clusters.list_clusters(session) if each.admits_by_kueue}
+    looks_at_all = no_show_s > 0 or bool(kueues)
+    for each in repository.lock_due_reservations(session, now, looks_at_all=looks_at_all):
         if each.end_at <= now:
             _end(session, each, ReservationState.ENDED, now)
             _announce(session, each, "reservation.ended", "The reservation ended.", "system", now)
@@ -235,6 +257,13 @@ def advance_reservations(
             _end(session, each, ReservationState.ENDED, now)
             text = f"Nobody used it for {no_show_s} s after it had GPUs: they are free again."
             _announce(session, each, "reservation.no_show", text, "system", now)
+            ended.append(each.id)
+            continue
+        if each.cluster_id in kueues:
+            # Made before that was refused: nobody there keeps it, and it may not seem so.
+            _end(session, each, ReservationState.CANCELLED, now)
+            text = "The cluster admits by its own Kueue, which keeps no GPUs back for a time."
+            _announce(session, each, "reservation.cancelled", text, "system", now)
             ended.append(each.id)
             continue
         began = each.state is ReservationState.SCHEDULED

@@ -174,8 +174,14 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=4:2", "--cohort", "arts")
     assert "nvidia-v100-32gb:gpu=4" in cli.ok("quotas", "ls", *on).out
     cli.ok("queues", "set", *on, "default", "--tenant", "museum", "--leads-to", "museum")
-    cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=2", "--cohort", "arts")
-    assert "nvidia-v100-32gb:gpu=2" in cli.ok("quotas", "ls", *on).out
+    asked = cli("quotas", "set", *on, "museum", "--gpu", "V100=2")
+    assert (asked.code, "--yes" in asked.err) == (4, True)
+    assert "nvidia-v100-32gb nvidia.com/gpu nominalQuota: 4 → 2" in asked.err
+    cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=2", "--yes")
+    row = cli.ok("quotas", "show", "museum", *on, "-o", "json").data
+    assert row["cohort"] == "arts"
+    quota = row["resourceGroups"][0]["flavors"][0]["resources"][0]
+    assert (quota["nominalQuota"], quota["borrowingLimit"]) == ("2", "2")
     cli.ok("cohorts", "set", *on, "arts", "--weight", "2")
     rows = cli.ok("cohorts", "ls", *on, "-o", "json").data["items"]
     assert next(row for row in rows if row["name"] == "arts")["members"] == ["museum"]
@@ -183,6 +189,9 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     cli.ok("queues", "rm", *on, "default", "--tenant", "museum")
     cli.ok("quotas", "rm", *on, "museum")
     assert cli("quotas", "set", *on, "museum", "--gpu", "V100").code == 2
+    ahead = cli.ok("quotas", "set", *on, "ahead", "--gpu", "nvidia-l40s=4")
+    assert "has no node of nvidia-l40s" in ahead.err
+    cli.ok("quotas", "rm", *on, "ahead")
     unknown = cli("quotas", "set", *on, "museum", "--gpu", "H1000=4")
     assert unknown.code != 0
     assert "Nearest models: nvidia-h100" in unknown.err

@@ -7,6 +7,14 @@ from urllib.parse import urlencode
 import click
 
 from gpuplane.cli.client import Client, segment
+from gpuplane.cli.declarations import (
+    GPU,
+    confirm_differences,
+    list_differences,
+    merge_quota,
+    settle,
+    settle_withdrawal,
+)
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick
 from gpuplane.cli.output import (
@@ -126,17 +134,17 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
 @quotas.command("set")
 @CLUSTER
 @click.argument("name")
-@click.option("--cohort", help="May borrow within this cohort.")
+@click.option("--cohort", help="May borrow within this cohort; '' takes it out.")
 @click.option(
     "--gpu",
     "gpus",
     multiple=True,
-    required=True,
     metavar="MODEL=COUNT[:BORROW[:LEND]]",
     help="What it owns of a GPU model, may borrow and lends; repeatable.",
 )
 @click.option("--weight", type=float, help="Under fair sharing.")
 @HIGHEST
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before one that is there is changed.")
 @output_option
 def set_quota(
     cluster: str,
@@ -146,24 +154,37 @@ def set_quota(
     weight: float | None,
     highest_priority: str | None,
     output: Output,
+    *,
+    yes: bool,
 ) -> None:
-    """Declare a cluster queue of GPUs, or replace it; manifests say more."""
-    client = Client()
+    """Declare a cluster queue of GPUs, or change what is named of one; manifests say more.
+
+    What is not named stays: shows the difference and asks. Ends with 4 where the cluster has
+    something else and keeps it.
+    """
+    client, path = Client(), _path(cluster, "quotas")
     models = [each["gpu_type"] for each in client.get(f"/clusters/{segment(cluster)}")["gpus"]]
     flavors = [_flavor(text, models) for text in gpus]
-    body: dict[str, Any] = {
-        "cohort": cohort,
-        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}],
-        "highestPriority": highest_priority,
-    }
+    changes: dict[str, Any] = {} if cohort is None else {"cohort": cohort or None}
+    if highest_priority is not None:
+        changes["highestPriority"] = highest_priority
     if weight is not None:
-        body["fairSharing"] = {"weight": weight}
-    known = [row["name"] for row in client.rows(_path(cluster, "quotas"))
-             if not row["isDefault"]]  # fmt: skip
-    if name in known:
-        found = client.put(_path(cluster, "quotas", name), body)
+        changes["fairSharing"] = {"weight": weight}
+    rows = {row["name"]: row for row in client.rows(path)}
+    row = rows.get(name)
+    if row is not None and row["isDeclared"] and not row["isDefault"]:
+        body = merge_quota(row, flavors, changes)
+        differences = list_differences(row, body)
+        if differences:
+            confirm_differences(differences, yes=yes)
+            row = client.put(_path(cluster, "quotas", name), body)
+        found = settle(client, path, row)
     else:
-        found = client.post(_path(cluster, "quotas"), {"name": name, **body})
+        if not flavors:
+            raise click.UsageError("A new queue needs --gpu.")
+        groups = [{"coveredResources": [GPU], "flavors": flavors}]
+        made = client.post(path, {"name": name, "resourceGroups": groups, **changes})
+        found = settle(client, path, made)
     show_one(found, [("name", found["name"]), ("cohort", found["cohort"]),
                      ("owns", _groups(found))], output)  # fmt: skip
 
@@ -176,7 +197,7 @@ def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
         raise click.BadParameter(
             f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
         )
-    quota: dict[str, Any] = {"name": "nvidia.com/gpu"}
+    quota: dict[str, Any] = {"name": GPU}
     fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
     quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
     meant = [each for each in models if model.lower() in each]
@@ -188,8 +209,10 @@ def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
 @click.argument("name")
 def delete_quota(cluster: str, name: str) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
-    Client().delete(_path(cluster, "quotas", name))
-    click.echo(f"{name} deleted")
+    client, path = Client(), _path(cluster, "quotas")
+    before = pick(client.rows(path), name, "quota")
+    client.delete(_path(cluster, "quotas", before["name"]))
+    click.echo(settle_withdrawal(client, path, before))
 
 
 @quotas.command("adopt")
@@ -243,16 +266,22 @@ def set_queue(
     types: tuple[str, ...],
     highest_priority: str | None,
 ) -> None:
-    """Open a tenant's door to a cluster queue, or lead it elsewhere."""
+    """Open a tenant's door to a cluster queue, or lead it elsewhere; what is not named stays."""
     client = Client()
-    body = {
-        "tenant": tenant,
-        "clusterQueue": leads_to,
-        "jobTypes": list(types),
-        "highestPriority": highest_priority,
-    }
-    rows = client.rows(_path(cluster, "queues"))
-    if any(row["name"] == name and tenant in (row["tenant"], row["tenantId"]) for row in rows):
+    body: dict[str, Any] = {"tenant": tenant, "clusterQueue": leads_to}
+    rows = [
+        row
+        for row in client.rows(_path(cluster, "queues"))
+        if row["name"] == name and row["isDeclared"] and tenant in (row["tenant"], row["tenantId"])
+    ]
+    if rows:
+        kept = ("jobTypes", "limits", "highestPriority")
+        body |= {field: rows[0][field] for field in kept}
+    if types:
+        body["jobTypes"] = list(types)
+    if highest_priority is not None:
+        body["highestPriority"] = highest_priority
+    if rows:
         client.put(_path(cluster, "queues", name), body)
     else:
         client.post(_path(cluster, "queues"), {"name": name, **body})
@@ -308,7 +337,7 @@ def list_cohorts(cluster: str, output: Output) -> None:
 @cohorts.command("set")
 @CLUSTER
 @click.argument("name")
-@click.option("--parent", help="The cohort above it.")
+@click.option("--parent", help="The cohort above it; '' takes it out.")
 @click.option(
     "--member",
     "members",
@@ -320,16 +349,24 @@ def list_cohorts(cluster: str, output: Output) -> None:
 def set_cohort(
     cluster: str, name: str, parent: str | None, members: tuple[str, ...], weight: float | None
 ) -> None:
-    """Declare a cohort, or change its parent and members."""
+    """Declare a cohort, or change what is named of one; the rest stays."""
     client = Client()
-    body: dict[str, Any] = {"parent": parent, "members": list(members) or None}
+    path = _path(cluster, "cohorts")
+    rows = client.rows(path)
+    known = next((row for row in rows if row["name"] == name and row["isDeclared"]), None)
+    kept = ("parent", "resourceGroups", "fairSharing")
+    body: dict[str, Any] = {} if known is None else {field: known[field] for field in kept}
+    if parent is not None:
+        body["parent"] = parent or None
+    if members:
+        body["members"] = list(members)
     if weight is not None:
         body["fairSharing"] = {"weight": weight}
-    rows = client.rows(_path(cluster, "cohorts"))
-    if any(row["name"] == name and row["isDeclared"] for row in rows):
-        client.put(_path(cluster, "cohorts", name), body)
+    if known is not None:
+        found = client.put(_path(cluster, "cohorts", name), body)
     else:
-        client.post(_path(cluster, "cohorts"), {"name": name, **body})
+        found = client.post(path, {"name": name, **body})
+    settle(client, path, found)
     click.echo(f"{name} declared")
 
 

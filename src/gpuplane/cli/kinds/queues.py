@@ -6,6 +6,7 @@
 from typing import Any
 
 from gpuplane.cli.client import Client, segment
+from gpuplane.cli.declarations import settle
 from gpuplane.cli.kinds.changes import Action, Change, Difference, differences_of, is_same
 from gpuplane.cli.manifests import Document
 from gpuplane.core.quantities import SUFFIXES
@@ -101,10 +102,16 @@ def _plain(value: Any) -> Any:
 
 
 def _create(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
-    client.post(path, {"name": document.name, **wanted})
+    _settle(client, path, client.post(path, {"name": document.name, **wanted}))
     return "declared"
 
 
 def _change(client: Client, document: Document, path: str, wanted: dict[str, Any]) -> str:
-    client.put(f"{path}/{segment(document.name)}", wanted)
+    _settle(client, path, client.put(f"{path}/{segment(document.name)}", wanted))
     return "changed"
+
+
+def _settle(client: Client, path: str, found: dict[str, Any]) -> None:
+    """Wait until the cluster has a queue or a cohort; the others of these kinds need no word."""
+    if path.endswith(("/quotas", "/cohorts")):
+        settle(client, path, found)

@@ -1,7 +1,7 @@
 """Every query on the tables of queues."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -76,6 +76,7 @@ def insert_cluster_queue(
     session: WriteSession, cluster_id: ClusterId, spec: ClusterQueueSpec, now: int
 ) -> None:
     """Store a new ClusterQueue."""
+    _forget_conflict(session, cluster_id, SeenKind.CLUSTER_QUEUE, spec.name)
     _insert(session, _cluster_queues, cluster_id, spec.name, encode_cluster_queue(spec), now)
 
 
@@ -84,6 +85,7 @@ def update_cluster_queue(
 ) -> bool:
     """Replace a ClusterQueue if it is as it was read; False when it is stale."""
     kept = encode_cluster_queue(spec)
+    _forget_conflict(session, cluster_id, SeenKind.CLUSTER_QUEUE, spec.name)
     return _update(session, _cluster_queues, cluster_id, spec.name, version, now, spec=kept)
 
 
@@ -94,6 +96,7 @@ def delete_cluster_queue(session: WriteSession, cluster_id: ClusterId, name: str
 
 def insert_cohort(session: WriteSession, cluster_id: ClusterId, spec: CohortSpec, now: int) -> None:
     """Store a new Cohort."""
+    _forget_conflict(session, cluster_id, SeenKind.COHORT, spec.name)
     _insert(session, _cohorts, cluster_id, spec.name, encode_cohort(spec), now)
 
 
@@ -102,6 +105,7 @@ def update_cohort(
 ) -> bool:
     """Replace a Cohort if it is as it was read; False when it is stale."""
     kept = encode_cohort(spec)
+    _forget_conflict(session, cluster_id, SeenKind.COHORT, spec.name)
     return _update(session, _cohorts, cluster_id, spec.name, version, now, spec=kept)
 
 
@@ -202,6 +206,14 @@ def forget_seen(
                 _seen.c.name == name,
             )
         )
+
+
+def _forget_conflict(
+    session: WriteSession, cluster_id: ClusterId, kind: SeenKind, name: str
+) -> None:
+    """Forget what stood against the former declaration: it says nothing of the one made now."""
+    found = [each for each in list_seen(session, cluster_id, kind) if each.name == name]
+    store_seen(session, cluster_id, [replace(each, conflict=None) for each in found])
 
 
 def _seen_of(row: RowMapping) -> Seen:

@@ -111,6 +111,7 @@ async def sync(
     spaces = spaces or Spaces()
     live = await load_live(client, version)
     outcomes: dict[Key, Written] = {}
+    missed = {key for key, each in known.items() if each.applied is not None} - live.keys()
     for each in wanted:
         key = key_of(each)
         labels = {**each["metadata"].get("labels", {}), CLUSTER_LABEL: str(cluster_id)}
@@ -128,6 +129,8 @@ async def sync(
     stays = await _withdraw(client, version, cluster_id, live, set(outcomes))
     seen = [queues.seen_of(each, ids, now) for each in live.values()]
     shown = {each.key: _with(each, outcomes.get(each.key), known.get(each.key)) for each in seen}
+    for key in missed & shown.keys():
+        shown[key] = replace(shown[key], made_again=shown[key].conflict is None)
     shown |= {key: replace(shown[key], conflict=stays[key]) for key in stays if key in shown}
     for key, outcome in outcomes.items():
         if key not in shown and outcome.conflict is not None:

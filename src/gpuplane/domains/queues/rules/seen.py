@@ -54,6 +54,7 @@ class Seen:
         state: What it says of itself: activity, pending work, usage.
         notes: What our declarations have no words for, in sentences.
         applied: What we wrote last, as Kueue has it; None where we never wrote it.
+        made_again: Whether somebody had deleted it since the look before; told once, never kept.
     """
 
     kind: SeenKind
@@ -66,6 +67,7 @@ class Seen:
     applied: Mapping[str, Any] | None = None
     conflict: Conflict | None = None
     seen_at: int = 0
+    made_again: bool = False
 
     @property
     def key(self) -> tuple[str, str, str]:

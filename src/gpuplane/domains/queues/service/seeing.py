@@ -74,6 +74,9 @@ def note_seen(session: WriteSession, cluster_id: ClusterId, seen: Sequence[Seen]
         if each.conflict is not None and (old is None or old.conflict != each.conflict):
             said = f"{each.kind} {each.name} was not written: {each.conflict.message}"
             told.append(_event(cluster_id, "queue.conflict", each, said, now))
+        elif each.made_again:
+            said = f"Somebody deleted {each.kind} {each.name} on the cluster; it was made again."
+            told.append(_event(cluster_id, "queue.made_again", each, said, now))
         elif old is not None and old.spec != each.spec and not each.ours:
             said = f"Somebody changed {each.kind} {each.name} on the cluster."
             told.append(_event(cluster_id, "queue.changed_elsewhere", each, said, now))

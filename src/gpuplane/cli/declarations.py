@@ -1,0 +1,170 @@
+"""What is declared of quotas: merged with what stands, shown as a difference, followed to its end.
+
+Owns how a change of a cluster queue is put together and what is told until its cluster has it.
+"""
+
+import copy
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.output import note, paint
+
+SETTLE_S = 10.0
+"""How long a cluster is given to take a declaration before the command leaves it to itself."""
+LOOK_S = 0.5
+GPU = "nvidia.com/gpu"
+KEPT = (
+    "cohort",
+    "resourceGroups",
+    "queueingStrategy",
+    "fairSharing",
+    "preemption",
+    "flavorFungibility",
+    "coversEverything",
+    "highestPriority",
+)
+"""The fields of a cluster queue that a change replaces as a whole."""
+
+
+def merge_quota(
+    row: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a cluster queue as it stands with what was named in its place.
+
+    Args:
+        row: The queue as the API shows it.
+        flavors: Flavors with quotas of GPUs; amounts that are not named stay.
+        changes: Other fields with their new values.
+    """
+    body = {name: copy.deepcopy(row[name]) for name in KEPT}
+    if flavors:
+        body["coversEverything"] = False
+    groups: list[dict[str, Any]] = body["resourceGroups"]
+    for flavor in flavors:
+        group = next((each for each in groups if GPU in each["coveredResources"]), None)
+        if group is None:
+            group = {"coveredResources": [GPU], "flavors": []}
+            groups.append(group)
+        known = next((each for each in group["flavors"] if each["name"] == flavor["name"]), None)
+        if known is None:
+            group["flavors"].append(copy.deepcopy(dict(flavor)))
+            continue
+        for quota in flavor["resources"]:
+            before = next(each for each in known["resources"] if each["name"] == quota["name"])
+            before.update(quota)
+    return {**body, **changes, "resourceVersion": row["resourceVersion"]}
+
+
+def list_differences(row: Mapping[str, Any], body: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (field, old, new) of what a body changes of a cluster queue, each amount by itself."""
+    old, new = _flat(row), _flat(body)
+    return [
+        (name, old.get(name, "(none)"), new.get(name, "(none)"))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+
+
+def confirm_differences(differences: Sequence[tuple[str, str, str]], *, yes: bool) -> None:
+    """Show what would change and ask.
+
+    Raises:
+        CliError: If nobody can be asked, or the answer is no.
+    """
+    for name, old, new in differences:
+        click.echo(f"    {name}: {paint(old, 'red')} → {paint(new, 'green')}", err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(
+            "Nobody can be asked here, so nothing was changed.",
+            fix="Look at the difference above and add --yes.",
+            code=Exit.REFUSED,
+        )
+    if not click.confirm("Change it?", err=True):
+        raise CliError("Nothing was changed.", code=Exit.REFUSED)
+
+
+def settle(client: Client, path: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return a declaration as it stands once its cluster has it, or has refused it.
+
+    Args:
+        client: Of the control plane.
+        path: Of the list in which it is.
+        found: The answer to the declaration.
+
+    Raises:
+        CliError: If the cluster has something else and keeps it.
+    """
+    for warning in found.get("warnings", ()):
+        note(f"warning: {warning}")
+    until = time.monotonic() + SETTLE_S
+    while found["standing"] == "pending" and time.monotonic() < until:
+        time.sleep(LOOK_S)
+        found = _find(client, path, found["name"]) or found
+    name = found["name"]
+    if found["standing"] == "conflict":
+        raise CliError(
+            f"{name} is declared here, and the cluster keeps what it has: "
+            f"{found['conflict']['message']}",
+            fix=f"Adopt what the cluster has, or withdraw the declaration of {name}.",
+            code=Exit.REFUSED,
+        )
+    if found["standing"] == "pending":
+        note(f"{name} is declared; its cluster has not taken it yet: STATE of `ls` tells when")
+    elif found["standing"] == "inactive":
+        note(f"{name} admits nothing yet: {found['cluster']['message']}")
+    return found
+
+
+def settle_withdrawal(client: Client, path: str, before: Mapping[str, Any]) -> str:
+    """Return what became of what was withdrawn, once its cluster has let go of it, for people."""
+    name = before["name"]
+    if before["standing"] == "declared":
+        return f"{name} deleted"
+    until = time.monotonic() + SETTLE_S
+    while True:
+        found = _find(client, path, name)
+        if found is None:
+            return f"{name} deleted"
+        if found["standing"] == "foreign":
+            return f"{name} is declared here no more; what somebody else made stays on the cluster"
+        if found["conflict"] is not None:
+            said = found["conflict"]["message"]
+            return f"{name} is declared here no more; the cluster keeps it: {said}"
+        if time.monotonic() >= until:
+            return f"{name} is declared here no more; its cluster has not let go of it yet"
+        time.sleep(LOOK_S)
+
+
+def _find(client: Client, path: str, name: str) -> dict[str, Any] | None:
+    return next((each for each in client.rows(path) if each["name"] == name), None)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a cluster queue by dotted name, its quotas by flavor and resource."""
+    told = {
+        f"{flavor['name']} {quota['name']} {field}": str(quota[field])
+        for group in row["resourceGroups"]
+        for flavor in group["flavors"]
+        for quota in flavor["resources"]
+        for field in ("nominalQuota", "borrowingLimit", "lendingLimit")
+        if quota.get(field) is not None
+    }
+    for name in KEPT:
+        value = row[name]
+        if name == "resourceGroups":
+            continue
+        parts = value if isinstance(value, Mapping) else {"": value}
+        told |= {f"{name}.{part}".rstrip("."): _text(each) for part, each in parts.items()}
+    return told
+
+
+def _text(value: object) -> str:
+    return "(none)" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,115 @@
+"""What a declaration is told to be, from the moment it is made to what its cluster says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuplane.core.quota.specs import ClusterQueueSpec
+from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kinds import CLUSTER_QUEUE
+from gpuplane.kube.kueue.names import ApiVersion
+from gpuplane.kube.kueue.queues import cluster_queue_object
+from gpuplane.loops.kueue.defaults import ensure_defaults
+from tests.integration.jobs.worlds import H100
+from tests.integration.kueue.conftest import Kueue
+from tests.integration.kueue.stored import Stored
+
+QUEUES = CLUSTER_QUEUE.at("v1beta2")
+BASE = "/clusters/sim/quotas"
+
+
+def gpus(count: int, flavor: str = H100) -> list[dict[str, Any]]:
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": count}
+    flavors = [{"name": flavor, "resources": [quota]}]
+    return [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+
+
+async def look(kueue: Kueue, client: KubeClient, name: str) -> dict[str, Any]:
+    """Return a queue as it is shown after the cluster was brought to what is declared."""
+    await ensure_defaults(client, kueue.world.server.database, kueue.world.sim, 5)
+    return await shown(kueue, name)
+
+
+async def shown(kueue: Kueue, name: str) -> dict[str, Any]:
+    found = await kueue.world.ask("GET", BASE)
+    return next(each for each in found["items"] if each["name"] == name)
+
+
+def says(stored: Stored, name: str, reason: str) -> None:
+    """Let the Kueue of the cluster say whether a queue is active."""
+    found = stored.get(QUEUES, name)
+    assert found is not None
+    active = {
+        "type": "Active",
+        "status": "False" if reason else "True",
+        "reason": reason or "Ready",
+    }
+    found["status"] = {"conditions": [active]}
+
+
+async def test_a_declaration_is_pending_until_it_is_written_and_then_as_kueue_says(
+    kueue: Kueue, client: KubeClient, stored: Stored
+) -> None:
+    assert (await shown(kueue, "q"))["standing"] == "pending"
+    assert (await look(kueue, client, "q"))["standing"] == "pending"
+    says(stored, "q", "FlavorNotFound")
+    assert (await look(kueue, client, "q"))["standing"] == "inactive"
+    says(stored, "q", "")
+    assert (await look(kueue, client, "q"))["standing"] == "active"
+    await kueue.world.ask("PUT", f"{BASE}/q", json={"resourceGroups": gpus(4)})
+    assert (await shown(kueue, "q"))["standing"] == "pending"
+
+
+async def test_a_queue_that_somebody_made_before_it_was_seen_is_pending_then_in_conflict(
+    kueue: Kueue, client: KubeClient, stored: Stored
+) -> None:
+    stored.put(QUEUES, cluster_queue_object(ClusterQueueSpec("mine", "theirs"), ApiVersion.V1BETA2))
+    body = {"name": "mine", "resourceGroups": gpus(1)}
+    made = await kueue.world.ask("POST", BASE, 201, json=body)
+    assert made["standing"] == "pending"
+    told = await look(kueue, client, "mine")
+    assert (told["standing"], told["conflict"]["reason"]) == ("conflict", "NotOurs")
+    again = await kueue.world.ask("PUT", f"{BASE}/mine", json={"resourceGroups": gpus(2)})
+    assert again["standing"] == "pending"
+    assert (await look(kueue, client, "mine"))["standing"] == "conflict"
+    await kueue.world.ask("DELETE", f"{BASE}/mine")
+    assert (await look(kueue, client, "mine"))["standing"] == "foreign"
+
+
+async def test_a_queue_is_withdrawn_until_the_cluster_has_let_go_of_it(
+    kueue: Kueue, client: KubeClient
+) -> None:
+    await kueue.world.ask("POST", BASE, 201, json={"name": "spare", "resourceGroups": gpus(1)})
+    await look(kueue, client, "spare")
+    await kueue.world.ask("DELETE", f"{BASE}/spare")
+    assert (await shown(kueue, "spare"))["standing"] == "withdrawn"
+    await look(kueue, client, "q")
+    found = await kueue.world.ask("GET", BASE)
+    assert "spare" not in [each["name"] for each in found["items"]]
+
+
+async def test_a_quota_of_what_no_node_has_is_taken_with_a_warning_that_names_it(
+    kueue: Kueue, client: KubeClient
+) -> None:
+    groups = gpus(1, "nosuch")
+    made = await kueue.world.ask(
+        "POST", BASE, 201, json={"name": "ahead", "resourceGroups": groups}
+    )
+    assert [each for each in made["warnings"] if "no node of nosuch" in each]
+    assert (await look(kueue, client, "q"))["warnings"] == []
+
+
+async def test_a_queue_of_ours_that_somebody_deleted_is_made_again_and_told(
+    kueue: Kueue, client: KubeClient, stored: Stored
+) -> None:
+    await look(kueue, client, "q")
+    del stored.objects[QUEUES.path(None, "q")]
+    await look(kueue, client, "q")
+    assert stored.get(QUEUES, "q") is not None
+    found = await kueue.world.ask("GET", "/events?limit=200")
+    told = [each for each in found["items"] if each["kind"] == "queue.made_again"]
+    assert [each["subject_id"] for each in told] == ["q"]
+    assert "deleted" in told[0]["message"]
+    await look(kueue, client, "q")
+    found = await kueue.world.ask("GET", "/events?limit=200")
+    assert len([each for each in found["items"] if each["kind"] == "queue.made_again"]) == 1

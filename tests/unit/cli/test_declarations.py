@@ -1,0 +1,122 @@
+"""What a change of a cluster queue keeps, shows and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpuplane.cli.client import Client
+from gpuplane.cli.declarations import (
+    list_differences,
+    merge_quota,
+    settle,
+    settle_withdrawal,
+)
+from gpuplane.cli.errors import CliError, Exit
+
+GPU = "nvidia.com/gpu"
+
+
+def quota(amount: str, borrow: str | None = None) -> dict[str, Any]:
+    return {
+        "name": GPU,
+        "nominalQuota": amount,
+        "borrowingLimit": borrow,
+        "lendingLimit": None,
+    }
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    """Return a cluster queue as the API shows it."""
+    return {
+        "name": "qa",
+        "cohort": "co",
+        "resourceGroups": [
+            {
+                "coveredResources": [GPU],
+                "flavors": [{"name": "nvidia-l4", "resources": [quota("2", "1")]}],
+            }
+        ],
+        "queueingStrategy": "BestEffortFIFO",
+        "fairSharing": {"weight": 1.0},
+        "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "Never"},
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch"},
+        "coversEverything": False,
+        "highestPriority": None,
+        "resourceVersion": 3,
+        "standing": "active",
+        "conflict": None,
+        "cluster": None,
+        **fields,
+    }
+
+
+class Told(Client):
+    """A client to which the server tells one list after the other."""
+
+    def __init__(self, *lists: Sequence[dict[str, Any]]) -> None:
+        self.lists = list(lists)
+
+    def rows(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        assert path == "/there"
+        return list(self.lists.pop(0))
+
+
+def test_a_change_of_an_amount_keeps_all_that_was_not_named() -> None:
+    before = row()
+    flavor = {"name": "nvidia-l4", "resources": [{"name": GPU, "nominalQuota": 0}]}
+    body = merge_quota(before, [flavor], {})
+    assert body["preemption"] == {"reclaimWithinCohort": "Any", "withinClusterQueue": "Never"}
+    assert (body["cohort"], body["resourceVersion"]) == ("co", 3)
+    assert list_differences(before, body) == [(f"nvidia-l4 {GPU} nominalQuota", "2", "0")]
+    assert before == row()
+
+
+def test_a_model_beside_another_is_added_and_fields_named_are_replaced() -> None:
+    flavor = {"name": "nvidia-h100-80gb", "resources": [{"name": GPU, "nominalQuota": 4}]}
+    changes = {"cohort": None, "fairSharing": {"weight": 2.0}, "highestPriority": "high"}
+    body = merge_quota(row(), [flavor], changes)
+    assert list_differences(row(), body) == [
+        ("cohort", "co", "(none)"),
+        ("fairSharing.weight", "1", "2"),
+        ("highestPriority", "(none)", "high"),
+        (f"nvidia-h100-80gb {GPU} nominalQuota", "(none)", "4"),
+    ]
+
+
+def test_naming_what_stands_already_changes_nothing() -> None:
+    flavor = {"name": "nvidia-l4", "resources": [{"name": GPU, "nominalQuota": 2}]}
+    assert list_differences(row(), merge_quota(row(), [flavor], {"cohort": "co"})) == []
+
+
+def test_a_declaration_that_the_cluster_does_not_take_ends_with_its_reason_and_a_code() -> None:
+    told = {"message": "Somebody else made it; adopt it to take it over as it is."}
+    client = Told([], [row(standing="conflict", conflict=told)])
+    with pytest.raises(CliError, match="Somebody else made it") as refused:
+        settle(client, "/there", row(standing="pending"))
+    assert refused.value.exit_code == Exit.REFUSED
+    assert client.lists == []
+
+
+def test_a_declaration_that_the_cluster_has_taken_is_told_as_it_stands_then() -> None:
+    found = settle(Told([row(cohort="new")]), "/there", row(standing="pending"))
+    assert (found["standing"], found["cohort"]) == ("active", "new")
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ([], "qa deleted"),
+        ([row(standing="foreign")], "what somebody else made stays on the cluster"),
+        (
+            [row(standing="withdrawn", conflict={"message": "forbidden"})],
+            "the cluster keeps it: forbidden",
+        ),
+    ],
+    ids=["gone", "foreign", "kept"],
+)
+def test_what_became_of_a_withdrawn_queue_is_told(after: list[dict[str, Any]], said: str) -> None:
+    client = Told([row(standing="withdrawn")], after)
+    assert said in settle_withdrawal(client, "/there", row())

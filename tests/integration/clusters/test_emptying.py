@@ -5,17 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from sqlalchemy import update
+
 from gpuplane.backends.interface import AttemptRef
+from gpuplane.db.types import table_of
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service.emptying import Emptied
+from gpuplane.domains.jobs.tables import JobRow
 from tests.integration.jobs.worlds import World, runs_for
 
 KINDS = ("service", "training", "batch")
 WAIT_S = 3_600
 
 
-async def running(world: World) -> dict[str, str]:
-    """Start a job of each kind, let ten minutes pass, and let nothing new start after them."""
+async def running(world: World, *, bound: bool = False) -> dict[str, str]:
+    """Start a job of each kind, let ten minutes pass, and let nothing new start after them.
+
+    Args:
+        bound: Whether they may run on their cluster alone, as the submit of these says.
+    """
     ids: dict[str, str] = {}
     for kind in KINDS:
         job = await world.submit(name=kind, job_type=kind, gpu_count=0, spec=runs_for(36_000))
@@ -23,6 +31,9 @@ async def running(world: World) -> dict[str, str]:
     await world.turn(2)
     await world.after(600)
     await world.ask("POST", "/clusters/sim/freeze", json={"reason": "it is deleted"})
+    if not bound:
+        free = update(table_of(JobRow)).values(requested_cluster_id=None)
+        await world.server.database.write("tests.free", lambda s: s.execute(free))
     return ids
 
 
@@ -79,3 +90,25 @@ async def test_by_force_all_ends_at_once_and_what_is_lost_is_told_before(world: 
     emptied = await empty(world, world.server.clock.now_ms(), force=True)
     assert emptied.to_checkpoint == ()
     assert set((await statuses(world, ids)).values()) == {"queued"}
+
+
+async def test_what_may_run_nowhere_else_is_cancelled_and_told_so_and_no_sooner_than_announced(
+    world: World,
+) -> None:
+    ids = await running(world, bound=True)
+    waiting = await world.submit(name="waits", gpu_count=0, spec=runs_for(10))
+    began = world.server.clock.now_ms()
+    await empty(world, began)
+    told = await world.job(waiting["id"])
+    assert (told["status"], told["reason"]) == ("cancelled", "NoClusterAllowed")
+    assert told["status_message"] == "It was to run on sim alone, which is being deleted."
+    assert await statuses(world, ids) == {
+        "service": "cancelled", "training": "running", "batch": "running",
+    }  # fmt: skip
+    await world.after(WAIT_S + 1)
+    await empty(world, began)
+    assert set((await statuses(world, ids)).values()) == {"cancelled"}
+    events = await world.ask("GET", f"/jobs/{ids['batch']}/events?limit=200")
+    said = [each["message"] for each in events["items"]]
+    assert [each for each in said if "may run nowhere else: it is cancelled" in each]
+    assert not [each for each in said if "it is moved" in each]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuplane.core.quota.specs import ClusterQueueSpec
 from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Conflict
 from gpuplane.kube.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, CONFIG_MAP, JOB, JOB_SET, Kind
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.kube.kueue.queues import cluster_queue_object
 from gpuplane.kube.tenancy import CLUSTER_LABEL
 from gpuplane.loops.clusters.deleting import remove_ours
+from tests.integration.kube.scripted import Reply, Request, ScriptedServer, Stream
 from tests.integration.kueue.stored import Stored
 
 NOW, BEFORE = "the-id", "a-former-id"
@@ -57,3 +61,38 @@ async def test_queues_of_a_forgotten_cluster_wait_for_our_check_no_more(
         assert found is not None
         assert "admissionChecksStrategy" not in found["spec"]
     assert stored.get(checks, HOLD_CHECK) is None
+
+
+class Busy:
+    """Objects that somebody changes just before some of the writes to them."""
+
+    def __init__(self, stored: Stored, times: int) -> None:
+        self.stored = stored
+        self.left = times
+
+    def __call__(self, request: Request) -> Reply | Stream:
+        if request.method == "PATCH" and self.left:
+            self.left -= 1
+            said = "the object has been modified; please apply your changes to the latest version"
+            return Reply(409, {"reason": "Conflict", "message": said})
+        return self.stored(request)
+
+
+@pytest.mark.parametrize("times", [4, 9])
+async def test_a_queue_that_changes_under_our_write_is_read_anew_a_few_times_at_once(
+    client: KubeClient, server: ScriptedServer, stored: Stored, times: int
+) -> None:
+    queues = CLUSTER_QUEUE.at("v1beta2")
+    made = cluster_queue_object(ClusterQueueSpec("q"), ApiVersion.V1BETA2, (HOLD_CHECK,))
+    made["metadata"]["labels"] = {CLUSTER_LABEL: NOW}
+    stored.put(queues, made)
+    busy = Busy(stored, times)
+    server.handler = busy
+    if times == 9:
+        with pytest.raises(Conflict):
+            await lift_hold(client, [NOW])
+        return
+    assert await lift_hold(client, [NOW]) == 1
+    found = stored.get(queues, "q")
+    assert found is not None
+    assert "admissionChecksStrategy" not in found["spec"]

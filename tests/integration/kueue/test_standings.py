@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from sqlalchemy import update
+
 from gpuplane.core.quota.specs import ClusterQueueSpec
+from gpuplane.db.types import table_of
+from gpuplane.domains.clusters.service import ClusterState
+from gpuplane.domains.clusters.tables import ClusterRow
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import CLUSTER_QUEUE
 from gpuplane.kube.kueue.names import ApiVersion
@@ -113,3 +119,20 @@ async def test_a_queue_of_ours_that_somebody_deleted_is_made_again_and_told(
     await look(kueue, client, "q")
     found = await kueue.world.ask("GET", "/events?limit=200")
     assert len([each for each in found["items"] if each["kind"] == "queue.made_again"]) == 1
+
+
+@pytest.mark.parametrize("state", [ClusterState.DRAINING, ClusterState.DELETING])
+async def test_nothing_is_declared_on_a_cluster_that_is_being_deleted(
+    kueue: Kueue, state: ClusterState
+) -> None:
+    world = kueue.world
+    leaves = update(table_of(ClusterRow)).values(state=str(state))
+    await world.server.database.write("tests.leave", lambda s: s.execute(leaves))
+    body = {"resourceGroups": gpus(1)}
+    refused = await world.ask("PUT", f"{BASE}/q", 409, json=body)
+    assert (refused["code"], str(state) in refused["detail"]) == ("cluster_leaves", True)
+    await world.ask("POST", BASE, 409, json={"name": "new", **body})
+    door = {"name": "new", "tenant": "default", "clusterQueue": "q"}
+    await world.ask("POST", "/clusters/sim/queues", 409, json=door)
+    await world.ask("POST", "/clusters/sim/cohorts", 409, json={"name": "c"})
+    await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default")

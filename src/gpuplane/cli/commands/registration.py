@@ -11,7 +11,7 @@ from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
 from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.runviews import RunFollower
-from gpuplane.cli.words import age, clock_text
+from gpuplane.cli.words import age, clock_text, duration_text
 
 MAX_BYTES = 512 << 10
 WAIT = click.option("--wait/--no-wait", default=True, help="Follow its steps to the end.")
@@ -250,6 +250,17 @@ def keys(cluster: str, revoke: str | None, output: Output, *, issue: bool) -> No
     show_rows(client.rows(path), columns, output, empty="It has no keys.")
 
 
+def _parting(job: dict[str, Any], wait_s: int, *, force: bool) -> str:
+    """Return what becomes of a job of a cluster that is deleted, as it will be done."""
+    runs = job["status"] in ("scheduled", "running")
+    end = "is moved" if job["may_move"] else "is cancelled: it may run nowhere else"
+    if force or not runs or job["parting"] == "migrate":
+        return f"{end}, at once"
+    if job["parting"] == "wait":
+        return f"may end within {duration_text(wait_s)}, then {end}"
+    return f"is asked for a checkpoint within {duration_text(wait_s)}, then {end}"
+
+
 @click.command("rm")
 @click.argument("cluster")
 @click.option("--force", is_flag=True, help="End its work at once; says first what is lost.")
@@ -272,7 +283,7 @@ def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> 
     found = client.get(_path(cluster))
     plan = client.get(_path(cluster, "deletion-plan"))
     for job in plan["jobs"]:
-        end = job["parting"] if job["may_move"] else "cancelled: it may run nowhere else"
+        end = _parting(job, wait_s, force=force)
         lost = f", {job['lost_s']} s of its work are lost" if force and job["lost_s"] else ""
         click.echo(f"{job['name']} ({job['job_type']}, {job['status']}): {end}{lost}", err=True)
     count = len(plan["jobs"])

@@ -27,6 +27,12 @@ class QueueInUse(Conflict):
     code = "queue_in_use"
 
 
+class ClusterLeaves(Conflict):
+    """The cluster is being deleted, so nothing is declared on it any more."""
+
+    code = "cluster_leaves"
+
+
 class BadQueue(Unprocessable):
     """A declaration that Kueue's rules refuse."""
 

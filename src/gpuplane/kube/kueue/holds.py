@@ -7,9 +7,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import ADMISSION_CHECK, CLUSTER_QUEUE
+from gpuplane.kube.errors import Conflict
+from gpuplane.kube.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, Kind
 from gpuplane.kube.kueue.names import GROUP, HOLD_CHECK, choose_version
 from gpuplane.kube.tenancy import CLUSTER_LABEL
+
+TRIES = 5
+"""Of one queue at once: Kueue writes into its status whenever work comes or goes."""
 
 
 def without_hold(found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -40,13 +44,28 @@ async def lift_hold(client: KubeClient, ids: Collection[str]) -> int:
     kind = CLUSTER_QUEUE.at(str(version))
     for cluster_id in ids:
         for found in await client.list(kind, labels={CLUSTER_LABEL: cluster_id}):
-            patch = without_hold(found)
-            if patch is not None:
-                await client.patch(kind, found["metadata"]["name"], patch)
-                lifted += 1
+            lifted += await _lift(client, kind, found)
     check = ADMISSION_CHECK.at(str(version))
     for cluster_id in ids:
         for found in await client.list(check, labels={CLUSTER_LABEL: cluster_id}):
             if found["metadata"]["name"] == HOLD_CHECK:
                 await client.delete(check, HOLD_CHECK, uid=found["metadata"].get("uid"))
     return lifted
+
+
+async def _lift(client: KubeClient, kind: Kind, found: Mapping[str, Any] | None) -> bool:
+    """Take our check off one queue, read anew where somebody changed it meanwhile."""
+    for left in reversed(range(TRIES)):
+        patch = None if found is None else without_hold(found)
+        if found is None or patch is None:
+            return False
+        name = found["metadata"]["name"]
+        try:
+            await client.patch(kind, name, patch)
+        except Conflict:
+            if not left:
+                raise
+            found = await client.find(kind, name)
+        else:
+            return True
+    return False

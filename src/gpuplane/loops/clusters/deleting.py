@@ -20,7 +20,7 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
-from gpuplane.kube.errors import KubeError, NotThere
+from gpuplane.kube.errors import Conflict, KubeError, NotThere
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.loops.clusters.addons import KEY_SECRET
 from gpuplane.loops.clusters.catalogue import find_addon
@@ -124,6 +124,8 @@ async def release(
             if prometheus is not None:
                 await client.delete(kinds.SECRET, KEY_SECRET, prometheus.namespace)
     except (KubeError, ProductError, BadKubeconfig, TimeoutError, OSError) as error:
+        if isinstance(error, Conflict) and not given["force"]:
+            raise  # it answers, and others change what is there: tried again at once
         said = f"What is ours in {cluster.name} could not be removed: {error}"
         if given["force"]:
             return Completed({"removed": 0, "warning": said}, message=said)

@@ -19,7 +19,8 @@ from gpuplane.kit.errors import Conflict, ProductError
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig, Connection
-from gpuplane.kube.errors import Forbidden, KubeError, Unauthorized
+from gpuplane.kube.errors import Conflict as ObjectChanged
+from gpuplane.kube.errors import FieldConflict, Forbidden, KubeError, Unauthorized
 from gpuplane.kube.helm import Helm
 from gpuplane.kube.nodefacts import NodeFacts
 
@@ -93,6 +94,8 @@ class ClusterTools:
         return Helm(connection, binary=self.addons.helm, home=self.home / "helm")
 
 
+TRIES = 5
+"""Of a step at once where objects change under it; each is idempotent."""
 Work = Callable[[ClusterTools, Cluster, Mapping[str, Any], StepCall], Awaitable[Answer]]
 
 
@@ -103,11 +106,13 @@ def step(tools: ClusterTools, work: Work) -> Callable[[StepCall], Awaitable[Answ
         given: Mapping[str, Any] = call.input
         try:
             cluster = await tools.cluster(UUID(given["cluster_id"]))
-            return await work(tools, cluster, given, call)
+            return await _work_at_once(work, tools, cluster, call)
         except BadKubeconfig as error:
             return Failed("KubeconfigUnusable", f"{error.field}: {error.reason}", is_final=True)
         except (Unauthorized, Forbidden) as error:
             return Failed("CredentialsRefused", str(error), is_final=True)
+        except ObjectChanged as error:
+            return Failed("ObjectChanged", f"Others change it again and again: {error.message}")
         except KubeError as error:
             return Failed("ClusterUnreachable", str(error))
         except ProductError as error:
@@ -118,3 +123,17 @@ def step(tools: ClusterTools, work: Work) -> Callable[[StepCall], Awaitable[Answ
             return Failed("ClusterUnreachable", "The cluster did not answer in time.")
 
     return run
+
+
+async def _work_at_once(
+    work: Work, tools: ClusterTools, cluster: Cluster, call: StepCall
+) -> Answer:
+    """Do a step, again at once where somebody changed an object between its read and its write."""
+    for _ in range(TRIES - 1):
+        try:
+            return await work(tools, cluster, call.input, call)
+        except FieldConflict:
+            raise
+        except ObjectChanged:
+            continue
+    return await work(tools, cluster, call.input, call)

@@ -1,6 +1,7 @@
 """Empties a cluster that is being deleted: services move, training writes a checkpoint, batch ends.
 
-What runs is asked to stop and queued again; only work that may run nowhere else is lost.
+What runs is asked to stop and queued again. Work that may run nowhere else is cancelled: at once
+where it waits, and when it would be moved where it runs.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from gpuplane.core.lifecycle.jobs import JobStatus, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
@@ -22,6 +24,9 @@ from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_
 
 OPEN = ("admitted", "starting", "running", "stopping")
 MOST = 100_000
+MOVED = "Its cluster is being deleted; it is moved."
+CANCELLED = "Its cluster is being deleted, and it may run nowhere else: it is cancelled."
+BOUND = "It was to run on"
 
 
 class Parting(StrEnum):
@@ -114,9 +119,13 @@ def empty_cluster(
                 to_checkpoint.append(attempt)
             elif step is not None:
                 _stop(session, job, now, grace_s=None)
+    name = clusters.get_cluster(session, cluster_id).name
+    ended = _end_pinned(session, cluster_id, f"{BOUND} {name} alone, which is being deleted.", now)
     offers = offers_repository.list_offers(session, cluster_id)
-    left = [each.attempt_id for each in offers if not each.is_withdrawing]
-    withdraw_offers(session, left, "Its cluster is being deleted; it is moved.")
+    left = [each for each in offers if not each.is_withdrawing]
+    for is_ended, said in ((False, MOVED), (True, CANCELLED)):
+        attempts = [each.attempt_id for each in left if (each.job_id in ended) is is_ended]
+        withdraw_offers(session, attempts, said)
     return Emptied(tuple(open_ones), tuple(offers), tuple(to_checkpoint))
 
 
@@ -130,23 +139,24 @@ def drop_offers(session: WriteSession, cluster_id: ClusterId) -> int:
 
 def end_pinned(session: WriteSession, cluster_id: ClusterId, name: str, now: int) -> int:
     """Cancel jobs that may run on a cluster alone that is gone; return how many."""
-    ended = 0
-    for job in repository.list_pinned(session, cluster_id):
-        said = f"It was to run on {name} alone, which was deleted."
-        ended += end_without_attempt(session, job, JobStatus.CANCELLED, Word.NO_CLUSTER, said, now)
-    return ended
+    return len(_end_pinned(session, cluster_id, f"{BOUND} {name} alone, which was deleted.", now))
+
+
+def _end_pinned(session: WriteSession, cluster_id: ClusterId, said: str, now: int) -> set[JobId]:
+    return {
+        job.id
+        for job in repository.list_pinned(session, cluster_id)
+        if end_without_attempt(session, job, JobStatus.CANCELLED, Word.NO_CLUSTER, said, now)
+    }
 
 
 def _stop(session: WriteSession, job: Job, now: int, *, grace_s: int | None) -> None:
-    request_stop(
-        session,
-        job,
-        StopIntent.REQUEUE,
-        Word.DRAINED,
-        "Its cluster is being deleted; it is moved.",
-        now,
-        grace_s=grace_s,
-    )
+    """Stop what runs: it is queued again where another cluster may take it, else cancelled."""
+    if job.requested_cluster_id is None:
+        intent, word, said = StopIntent.REQUEUE, Word.DRAINED, MOVED
+    else:
+        intent, word, said = StopIntent.CANCEL, Word.NO_CLUSTER, CANCELLED
+    request_stop(session, job, intent, word, said, now, grace_s=grace_s)
 
 
 def _leaving(job: Job, attempt: Attempt | None, now: int) -> Leaving:

@@ -18,7 +18,7 @@ from gpuplane.core.quota.specs import (
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.identity import service as identity
@@ -26,6 +26,7 @@ from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.errors import (
     BadQueue,
+    ClusterLeaves,
     QueueChanged,
     QueueExists,
     QueueInUse,
@@ -417,7 +418,14 @@ def check_specs(known: DeclaredQueues, **changes: Any) -> None:
 
     Raises:
         BadQueue: Naming the field.
+        ClusterLeaves: If the cluster is being deleted.
     """
+    if known.cluster.state in (ClusterState.DRAINING, ClusterState.DELETING):
+        raise ClusterLeaves(
+            f"{known.cluster.name} is {known.cluster.state}: nothing is declared on it any more.",
+            field="cluster",
+            fix="Name another cluster, or register it again once it is gone.",
+        )
     specs = replace(known.specs(), **changes)
     _check(specs)
     if known.cluster.config.get("admission") != "kueue":

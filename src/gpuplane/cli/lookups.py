@@ -6,7 +6,7 @@ whole name or by its id: a word that happens to begin another job's name must no
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import Any
@@ -246,3 +246,13 @@ def _place_of(row: dict[str, Any]) -> str:
 
 def _dict(value: Any) -> dict[str, Any]:
     return dict(value)
+
+
+def attempt_of_now(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attempt of a job that says where it is, or was when it ended.
+
+    It is empty while the job waits for another try: the one before says where it was.
+    """
+    attempt: Mapping[str, Any] = job["current_attempt"] or {}
+    waits = attempt.get("state") == "ended" and job["status"] not in OVER
+    return {} if waits else attempt

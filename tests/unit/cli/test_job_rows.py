@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplane.cli.commands.jobs import COLUMNS
+from gpuplane.cli.lookups import attempt_of_now
 
 STARTED, ENDED = "2026-05-01T12:00:00+00:00", "2026-05-01T12:05:00+00:00"
 
@@ -30,3 +31,17 @@ def test_a_job_that_is_paused_or_waits_again_does_not_run(condition: str) -> Non
 def test_a_job_that_waits_shows_when_it_should_start() -> None:
     expected = "2099-05-01T12:00:00+00:00"
     assert ran(status="queued", estimated_start=expected).startswith("2099-0")
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "is_shown"),
+    [("queued", "ended", False), ("running", "running", True), ("failed", "ended", True),
+     ("preempted", "stopping", True)],
+)  # fmt: skip
+def test_a_job_that_waits_again_is_not_shown_where_it_was(
+    status: str, state: str, is_shown: bool
+) -> None:
+    attempt = {"state": state, "replicas": [{"node": "l4-1"}]}
+    assert attempt_of_now({"status": status, "current_attempt": attempt}) == (
+        attempt if is_shown else {}
+    )

@@ -9,7 +9,7 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import find_job, find_job_exactly, is_uuid
+from gpuplane.cli.lookups import OVER, attempt_of_now, find_job, find_job_exactly, is_uuid
 from gpuplane.cli.output import (
     Column,
     Output,
@@ -151,7 +151,8 @@ def show(job: str, output: Output) -> None:
 
 
 def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
-    attempt = job["current_attempt"] or {}
+    attempt = attempt_of_now(job)
+    waits = not attempt and job["status"] not in OVER
     nodes = sorted({each["node"] for each in attempt.get("replicas", [])})
     state = paint_status(job["status"]) + (f" ({job['condition']})" if job["condition"] else "")
     reason = f"{job['reason']} — {job['status_message']}" if job["reason"] else ""
@@ -175,9 +176,9 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
         ("labels", job["labels"]),
         ("progress", f"{job['progress']:.0%}" if job["progress"] is not None else None),
         ("created", clock_text(job["created_at"])),
-        ("started", clock_text(job["actual_start"])),
+        ("started", None if waits else clock_text(job["actual_start"])),
         ("ended", clock_text(job["actual_end"])),
-        ("starts", when(job["estimated_start"]) if not job["actual_start"] else None),
+        ("starts", when(job["estimated_start"]) if waits or not job["actual_start"] else None),
         ("deadline", clock_text(job["deadline"])),
         ("attempts", job["attempt_count"]),
         ("exit code", job["exit_code"]),

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuplane.core.amounts import MIB_PER_GIB, WHOLE_GPU_MILLI
+from gpuplane.core.lifecycle.jobs import TERMINAL
 from gpuplane.core.workloads import JobSpec, SourceType
 from gpuplane.domains.jobs.schemas import (
     ArrayOut,
@@ -59,7 +60,7 @@ def job_body(view: JobView) -> JobOut:
         due_at=job.due_at,
         last_checkpoint=job.last_checkpoint,
         last_checkpoint_at=job.last_checkpoint_at,
-        exit_code=None if last is None else last.exit_code,
+        exit_code=None if last is None or job.status not in TERMINAL else last.exit_code,
         outputs=dict(view.outputs),
         current_attempt=None if current is None else attempt_body(current),
         resource_version=job.version,
@@ -160,7 +161,7 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "status_message": job.status_message,
         "progress": job.progress_ratio,
         "retry_count": job.retry_count,
-        "attempt_count": job.attempt_count,
+        "attempt_count": names.attempts.get(job.id, job.attempt_count),
         "estimated_start": job.estimated_start,
         "estimated_end": job.estimated_end,
         "actual_start": job.actual_start,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, bindparam, delete, insert, select, update
+from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
@@ -56,6 +56,19 @@ def list_attempts(session: ReadSession, job_id: UUID) -> list[Attempt]:
     """Return a job's attempts, first to last."""
     query = select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
     return _with_replicas(session, session.rows(query))
+
+
+def count_attempts(session: ReadSession, job_ids: Sequence[UUID]) -> dict[JobId, int]:
+    """Return how many attempts each of some jobs has had; offers that became none do not count."""
+    found = dict.fromkeys((JobId(each) for each in job_ids), 0)
+    for start in range(0, len(job_ids), CHUNK):
+        part = list(job_ids[start : start + CHUNK])
+        query = select(attempts.c.job_id, func.count().label("count")).where(
+            attempts.c.job_id.in_(part)
+        )
+        for row in session.rows(query.group_by(attempts.c.job_id)):
+            found[JobId(row["job_id"])] = row["count"]
+    return found
 
 
 def list_runs(session: ReadSession, job_id: UUID, now: int) -> list[tuple[int, int]]:

@@ -160,7 +160,7 @@ class JobOut(JobRowOut):
     last_checkpoint: str | None
     last_checkpoint_at: InstantOut | None
     exit_code: int | None
-    """The exit code of the latest attempt that is over."""
+    """The exit code of the attempt that ended the job; null while it may be tried again."""
     outputs: dict[str, Any]
     """Sensitive outputs are named and masked."""
     current_attempt: AttemptOut | None = None

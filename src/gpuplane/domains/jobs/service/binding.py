@@ -298,7 +298,7 @@ def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:
     return job_event(
         replace(job, cluster_id=attempt.cluster_id),
         "job.scheduled",
-        now,
+        attempt.admitted_at,  # not when it was looked at: what began since then follows it
         actor="kueue",
         message=f"{job.name} was admitted by {attempt.cluster_queue} and bound to {where}.",
         data={

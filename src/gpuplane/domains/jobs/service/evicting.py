@@ -53,9 +53,11 @@ def note_evicted(
     is_preempted = reason == PREEMPTED
     intent = StopIntent.PREEMPT if is_preempted else StopIntent.REQUEUE
     word = Word.PREEMPTED if is_preempted else Word.EVICTED
+    winner = None if for_attempt is None else _job_of(session, for_attempt)
+    if winner is not None:  # the cluster tells its uid alone
+        message = f"{winner.name} ({winner.spec.priority}) needs its quota. {message}"
     done = request_stop(session, job, intent, word, message, now, actor="kueue")
     if done and is_preempted:
-        winner = None if for_attempt is None else _job_of(session, for_attempt)
         events.record(
             session,
             job_event(

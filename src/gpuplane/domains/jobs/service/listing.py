@@ -1,7 +1,7 @@
 """Lists of jobs, and what is shown beside each: the names of where and whose it is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, JobId, ProjectId, TenantId, UserId
@@ -36,6 +36,8 @@ class Names:
     clusters: Mapping[ClusterId, Cluster]
     costs: Mapping[JobId, int]
     """What jobs that hold devices have cost until now, in micro-units."""
+    attempts: Mapping[JobId, int] = field(default_factory=dict)
+    """How many attempts jobs have had, for those that were given a number at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ def list_jobs(
         places = [("tenant_id", each) for each in sorted(scope.tenant_ids)]
         places += [("project_id", each) for each in sorted(scope.project_ids)]
     found = listing.list_jobs(session, wanted, places, page, sort)
-    return found, load_names(session, found.items)
+    names = load_names(session, found.items)
+    tried = [job.id for job in found.items if job.attempt_count]
+    return found, replace(names, attempts=attempts_repository.count_attempts(session, tried))
 
 
 def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None) -> Names:
@@ -115,11 +119,12 @@ def view_of(session: ReadSession, job: Job, now: int) -> JobView:
     array: tuple[JobId, ...] = ()
     if job.array_id is not None:
         array = tuple(repository.list_array_ids(session, job.array_id))
+    attempts = tuple(attempts_repository.list_attempts(session, job.id))
     return JobView(
         job=job,
-        names=load_names(session, [job], now),
+        names=replace(load_names(session, [job], now), attempts={job.id: len(attempts)}),
         outputs=mask_outputs(job.outputs, list(sealed)),
-        attempts=tuple(attempts_repository.list_attempts(session, job.id)),
+        attempts=attempts,
         dependencies=repository.list_dependencies(session, job.id),
         array=array,
     )

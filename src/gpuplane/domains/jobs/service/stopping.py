@@ -1,5 +1,6 @@
 """Asking attempts to stop, and what becomes of a job when its attempt is over."""
 
+from dataclasses import replace
 from typing import Any
 
 from gpuplane.core.ids import AttemptId
@@ -158,7 +159,10 @@ def finish_attempt(
     moved = repository.find_job(session, job.id)
     if moved is not None and not over and (moved.due_at is None or is_down(moved)):
         repository.set_due(session, [job.id], next_due(moved, now) or now)
-    events.record(session, _ended_event(job, attempt, after, verdict, cost, now))
+    # A cluster that tells whole seconds may date an end before the stop that brought it about.
+    asked = job.condition_at if job.condition is Condition.STOPPING else None
+    told = _ended_event(job, attempt, after, verdict, cost, now)
+    events.record(session, replace(told, at=max(now, asked or now)))
     wake_followers(session, job, now)
     session.wake("scheduler", "monitor", "learner")
     return after.status

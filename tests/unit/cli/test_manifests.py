@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli.errors import CliError
-from gpuplane.cli.kinds.changes import Difference, differences_of, is_same
+from gpuplane.cli.kinds.changes import Difference, differences_of, is_same, narrowed, texts_of
 from gpuplane.cli.kinds.jobs import key_of
 from gpuplane.cli.manifests import Document, read_documents
 
@@ -109,3 +109,29 @@ def test_the_key_of_a_job_follows_its_name_and_content_not_its_order() -> None:
     assert one == key_of({"spec": {"y": 2, "x": 1}, "gpu_count": 1, "name": "a"})
     assert one != key_of({"name": "a", "gpu_count": 2, "spec": {"x": 1, "y": 2}})
     assert one != key_of({"name": "b", "gpu_count": 1, "spec": {"x": 1, "y": 2}})
+
+
+def test_a_long_value_is_narrowed_to_the_part_that_differs() -> None:
+    def groups(nominal: int) -> list[dict[str, object]]:
+        resources = [{"name": "nvidia.com/gpu", "nominalQuota": nominal}]
+        flavors = [{"name": "nvidia-a100-80gb", "resources": resources}]
+        return [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+
+    assert narrowed(Difference("resourceGroups", groups(2), groups(4))) == [
+        Difference("resourceGroups[0].flavors[0].resources[0].nominalQuota", 2, 4)
+    ]
+    longer = Difference("command", ["a"], ["a", "b"])
+    assert narrowed(longer) == [longer]
+
+
+def test_long_texts_are_cut_around_the_place_at_which_they_differ() -> None:
+    common = "x" * 200
+    old, new = texts_of(Difference("f", common + "old" + common, common + "new" + common))
+    assert old.startswith("…x")
+    assert "old" in old
+    assert "new" in new
+    assert len(old) <= 61
+    grown = texts_of(Difference("f", common, common + "tail"))
+    assert grown[0] != grown[1]
+    assert grown[1].endswith("tail")
+    assert texts_of(Difference("f", None, 4)) == ("(none)", "4")

@@ -9,7 +9,7 @@ import click
 
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
-from gpuplane.cli.kinds.changes import Action, Change
+from gpuplane.cli.kinds.changes import Action, Change, narrowed, texts_of
 from gpuplane.cli.kinds.jobs import check_after, plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
 from gpuplane.cli.kinds.pipelines import plan_pipeline
@@ -203,21 +203,15 @@ def _show(changes: Sequence[Change]) -> None:
         where = f" in {change.elsewhere}" if change.elsewhere else ""
         click.echo(paint(f"{sign} {document.kind} {document.name}{where}: {change.action}", style))
         for each in change.differences:
-            old, new = _shown(each.old), _shown(each.new)
-            click.echo(f"    {each.field}: {paint(old, 'red')} → {paint(new, 'green')}")
+            for part in narrowed(each):
+                old, new = texts_of(part)
+                click.echo(f"    {part.field}: {paint(old, 'red')} → {paint(new, 'green')}")
         for line in change.notes:
             click.echo(paint(f"    {line}", "dim"))
     counts = {action: sum(each.action is action for each in changes) for action in Action}
     words = (f"{count} to {action}" if action is not Action.UNCHANGED else f"{count} unchanged"
              for action, count in counts.items() if count)  # fmt: skip
     click.echo(", ".join(words))
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    text = str(value)
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _confirm(count: int) -> bool:

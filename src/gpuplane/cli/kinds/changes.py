@@ -9,6 +9,11 @@ from typing import Any
 
 from gpuplane.cli.manifests import Document
 
+SHOWN_CHARS = 60
+"""Of a value on a line of a difference."""
+CONTEXT_CHARS = 12
+"""Shown of what both values have before the place at which they differ."""
+
 
 class Action(StrEnum):
     """What becomes of one thing."""
@@ -86,6 +91,49 @@ def is_same(old: Any, new: Any) -> bool:
     if isinstance(old, bool) or isinstance(new, bool):
         return False
     return _number(old, new) or _instant(old, new) or _model(old, new)
+
+
+def narrowed(difference: Difference) -> list[Difference]:
+    """Return the innermost parts of a difference that differ, each under its path."""
+    field, old, new = difference.field, difference.old, difference.new
+    parts: list[Difference] = []
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        parts = [
+            Difference(f"{field}.{name}", old.get(name), each)
+            for name, each in new.items()
+            if not is_same(old.get(name), each)
+        ]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        parts = [
+            Difference(f"{field}[{index}]", was, each)
+            for index, (was, each) in pairs
+            if not is_same(was, each)
+        ]
+    return [inner for part in parts for inner in narrowed(part)] or [difference]
+
+
+def texts_of(difference: Difference) -> tuple[str, str]:
+    """Return the old and the new value as text: where they are long, what differs of them."""
+    old, new = _text(difference.old), _text(difference.new)
+    if max(len(old), len(new)) <= SHOWN_CHARS:
+        return old, new
+    pairs = zip(old, new, strict=False)
+    shortest = min(len(old), len(new))
+    first = next((at for at, (a, b) in enumerate(pairs) if a != b), shortest)
+    left = max(0, first - CONTEXT_CHARS)
+    return _window(old, left), _window(new, left)
+
+
+def _text(value: Any) -> str:
+    return "(none)" if value is None else str(value)
+
+
+def _window(text: str, left: int) -> str:
+    """Return a text from a place on, with an ellipsis where something is left out."""
+    head = "…" if left else ""
+    rest = text[left:]
+    return head + (rest if len(rest) <= SHOWN_CHARS else rest[: SHOWN_CHARS - 1] + "…")
 
 
 def _number(old: Any, new: Any) -> bool:

@@ -1,6 +1,7 @@
 """Registered clusters: brought in, looked at, changed, adopted, deleted."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,28 @@ def _path(cluster: str, *parts: str) -> str:
     return "/".join([f"/clusters/{segment(cluster)}", *(segment(part) for part in parts)])
 
 
-def _follow(client: Client, made: dict[str, Any], *, wait: bool) -> None:
-    """Follow the run of an answer; a run that fails ends the command with 1."""
+def _follow(
+    client: Client, made: dict[str, Any], *, wait: bool, after: Sequence[str] = ()
+) -> None:
+    """Follow the run of an answer; a run that fails ends the command with 1.
+
+    Args:
+        client: Of the control plane.
+        made: The answer that names the run.
+        wait: Whether to follow it at all.
+        after: What else to say to whoever leaves it by Ctrl-C.
+    """
     run_id = made["workflow_id"]
     if not wait:
         note(f"run {run_id} goes on; look at it with: gpuplane pipelines show {run_id}")
         return
-    run = RunFollower(client, run_id).follow()
+    try:
+        run = RunFollower(client, run_id).follow()
+    except KeyboardInterrupt:
+        for line in (f"run {run_id} goes on; look at it with: gpuplane pipelines show {run_id}",
+                     *after):  # fmt: skip
+            note(line)
+        raise
     if run["status"] != "completed":
         raise CliError(f"The run {run['status']}. {run['message']}".strip(), code=Exit.FAILED)
 
@@ -108,7 +124,8 @@ def register(
     cluster = made["cluster"]
     click.echo(f"{cluster['name']} {cluster['kubernetes_version']} at {cluster['server_url']}")
     click.echo(f"key of its metrics, shown this once: {made['metrics_key']}")
-    _follow(client, made, wait=wait)
+    anew = f"another key of its metrics: gpuplane clusters keys {cluster['name']} --issue"
+    _follow(client, made, wait=wait, after=[anew])
     if wait:
         click.echo(f"{cluster['name']} is {client.get(_path(cluster['id']))['state'].lower()}")
 
@@ -292,7 +309,8 @@ def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> 
     if not yes:
         click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
     made = client.delete(_path(found["id"]), force=str(force).lower(), wait_s=wait_s)
-    _follow(client, made, wait=wait)
+    again = f"it is not called off; how far it is: gpuplane clusters show {found['name']}"
+    _follow(client, made, wait=wait, after=[again])
     click.echo(f"{found['name']} is {'deleted' if wait else 'being deleted'}")
 
 

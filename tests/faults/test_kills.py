@@ -46,6 +46,7 @@ SELDOM = frozenset(
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
         "jobs.prune:before", "jobs.prune:after",
         "jobs.prune_experience:before", "jobs.prune_experience:after",
+        "nodes.note_cordon_failed:before", "nodes.note_cordon_failed:after",
         "local.evict.forbidden", "simulated.store_tombstone", "simulated.delete_attempt",
     }
 )  # fmt: skip

@@ -5,17 +5,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from uuid import UUID
 
-from gpuplane.backends.interface import Backend, BackendError, NodeObservation
+from gpuplane.backends.interface import (
+    Backend,
+    BackendError,
+    NodeObservation,
+    ReachesKubernetes,
+)
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import ClusterState
+from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
+from gpuplane.loops.cordons import Cordons
 from gpuplane.loops.looks import Looks
 from gpuplane.loops.ports import Backends
 
@@ -55,6 +61,8 @@ class InventoryLoop:
         self._refresh = refresh
         self._look_s = look_s
         self._looks = Looks("inventory")
+        self._cordons = Cordons()
+        self._uncordoned: dict[ClusterId, dict[str, str]] = {}
         self._database = database
         self._clock = clock
         self._backends = backends
@@ -102,6 +110,7 @@ class InventoryLoop:
             await self._database.write("nodes.sync_inventory", store)
             self._seen[cluster_id] = mark
             self._stored_at[cluster_id] = now
+        await self._keep_cordons(known, backend, seen.nodes)
         state = ClusterState.AVAILABLE if probe.reachable else ClusterState.NOT_AVAILABLE
         if backend.kind == clusters.KUBERNETES:
             if known.notes != probe.notes:
@@ -116,6 +125,32 @@ class InventoryLoop:
                 partial(_note, cluster_id=cluster_id, state=state, reason="", notes=probe.notes,
                         now=now),
             )  # fmt: skip
+
+    async def _keep_cordons(
+        self, cluster: Cluster, backend: object, seen: Sequence[NodeObservation]
+    ) -> None:
+        """Bring the cordons on a Kubernetes cluster to those wanted here; tell what fails, once."""
+        if not isinstance(backend, ReachesKubernetes):
+            return
+        wanted = await self._database.read(lambda s: nodes.list_cordoned(s, cluster.id))
+        failed = await self._cordons.keep(backend.client, cluster.known_ids, seen, wanted)
+        told = self._uncordoned.get(cluster.id, {})
+        self._uncordoned[cluster.id] = failed
+        for name, why in failed.items():
+            if told.get(name) == why:
+                continue
+            log.warning("cordon of node %s is not kept on %s: %s", name, cluster.name, why)
+            now = self._clock.now_ms()
+            await self._database.write(
+                "nodes.note_cordon_failed",
+                partial(
+                    nodes.note_cordon_failed,
+                    cluster_id=cluster.id,
+                    name=name,
+                    message=f"The cordon of {name} is not kept on its cluster just now: {why}",
+                    now=now,
+                ),
+            )
 
 
 def _note_promises(

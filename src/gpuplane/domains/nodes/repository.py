@@ -40,6 +40,14 @@ def list_draining(session: ReadSession) -> tuple[Node, ...]:
     return tuple(_node(row, []) for row in session.rows(query))
 
 
+def list_cordoned(session: ReadSession, cluster_id: ClusterId) -> frozenset[str]:
+    """Return the names of a cluster's nodes that are marked as cordoned."""
+    query = select(_nodes.c.name).where(
+        _nodes.c.cluster_id == cluster_id, _nodes.c.cordoned.is_(True)
+    )
+    return frozenset(row["name"] for row in session.rows(query))
+
+
 def find_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> Node | None:
     """Return the node of an id or name within a cluster, or None."""
     column = _nodes.c.id if isinstance(key, UUID) else _nodes.c.name

@@ -190,6 +190,28 @@ def start_drain(
                  cordoned=True, drain_started_at=now, drain_wait_s=wait_s)  # fmt: skip
 
 
+def list_cordoned(session: ReadSession, cluster_id: ClusterId) -> frozenset[str]:
+    """Return the names of the nodes of a cluster that are cordoned here."""
+    return repository.list_cordoned(session, cluster_id)
+
+
+def note_cordon_failed(
+    session: WriteSession, cluster_id: ClusterId, name: str, message: str, now: int
+) -> None:
+    """Tell that a cluster does not keep a cordon, or not its end; it is tried again."""
+    events.record(
+        session,
+        NewEvent(
+            kind="node.cordon_failed",
+            at=now,
+            cluster_id=cluster_id,
+            subject_kind="node",
+            subject_id=name,
+            message=message,
+        ),
+    )
+
+
 def list_draining(session: ReadSession) -> tuple[Node, ...]:
     """Return nodes whose work is to be moved away."""
     return repository.list_draining(session)
@@ -235,6 +257,7 @@ def _mark(
         ),
     )
     clusters.bump_generation(session, node.cluster_id, now)
+    session.wake("inventory")
     return get_node(session, node.cluster_id, node.id)
 
 

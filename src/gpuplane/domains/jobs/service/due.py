@@ -10,6 +10,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import Priority
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.billing import service as billing
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -177,6 +178,8 @@ def drain_node(session: WriteSession, node: Node, now: int) -> Looked:
     began = node.drain_started_at
     if began is None:
         return Looked()
+    if _may_come_back(session, node):
+        return Looked()
     until = began + (node.drain_wait_s or 0) * 1000
     to_checkpoint: list[Attempt] = []
     open_ones = attempts_repository.list_open_on_node(session, node.id)
@@ -202,6 +205,16 @@ def drain_node(session: WriteSession, node: Node, now: int) -> Looked:
     if not open_ones:
         nodes.end_drain(session, node, now)
     return Looked(len(open_ones), tuple(to_checkpoint))
+
+
+def _may_come_back(session: ReadSession, node: Node) -> bool:
+    """Return whether what is moved away from a node could be put there again.
+
+    Where Kueue admits, kube-scheduler knows of no mark of ours: its cluster has the cordon first.
+    """
+    cluster = clusters.get_cluster(session, node.cluster_id)
+    is_closed = node.details.unschedulable or not node.present
+    return cluster.admits_by_kueue and not is_closed
 
 
 def clear_reserved(session: WriteSession, job_ids: Sequence[JobId], now: int) -> int:

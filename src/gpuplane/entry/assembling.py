@@ -49,7 +49,7 @@ from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry import clusters as registered
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.home import Home
-from gpuplane.entry.pipelines import make_step_tools
+from gpuplane.entry.pipelines import make_step_tools, words
 from gpuplane.entry.settings import Settings, SettingsError
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
@@ -265,9 +265,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
         ports={
             "backends": parts.backends,
             "sealing": parts.keys,
-            "submit_limits": SubmitLimits(
-                settings.limits.unfinished_jobs, settings.limits.array_size
-            ),
+            "submit_limits": submit_limits_of(settings),
             "planner": WorldPlanner(
                 parts.database,
                 parts.clock,
@@ -299,12 +297,18 @@ def make_dependencies(parts: Parts) -> AppDependencies:
     )
 
 
+def submit_limits_of(settings: Settings) -> SubmitLimits:
+    """Return the limits of submits, and where charts of jobs may come from."""
+    told, sources = settings.limits, words(settings.clusters.chart_sources)
+    return SubmitLimits(told.unfinished_jobs, told.array_size, sources)
+
+
 def step_tools_of(parts: Parts) -> StepTools:
     """Return what steps of pipelines work with."""
     told = parts.settings
     return make_step_tools(
         told.pipelines,
-        SubmitLimits(told.limits.unfinished_jobs, told.limits.array_size),
+        submit_limits_of(told),
         database=parts.database,
         clock=parts.clock,
         client=parts.client,

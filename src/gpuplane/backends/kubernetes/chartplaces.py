@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes.manifests.chartrules import refusal
+from gpuplane.core.addresses import is_below_any
 from gpuplane.core.workloads import ChartRequest
 from gpuplane.kube.helm import Chart
 
@@ -63,7 +64,7 @@ def find_chart(tools: ChartTools, plan: AttemptPlan) -> Iterator[Chart]:
 
 def _remote(tools: ChartTools, asked: ChartRequest) -> Chart:
     address = asked.repo or asked.name
-    if not any(_is_below(address, source) for source in tools.sources):
+    if not is_below_any(address, tools.sources):
         known = ", ".join(tools.sources) or "none"
         raise refusal(
             f"charts may not come from {address}; places they may come from: {known}",
@@ -76,12 +77,6 @@ def _remote(tools: ChartTools, asked: ChartRequest) -> Chart:
         # `qdrant/qdrant` is how `helm repo add` has it: the address says the first half.
         return Chart(asked.name.rpartition("/")[2], asked.version, asked.repo)
     return Chart(asked.name, asked.version)
-
-
-def _is_below(address: str, source: str) -> bool:
-    """Return whether an address is this place or lies below it; a host is taken whole."""
-    place = source.rstrip("/")
-    return bool(place) and (address.rstrip("/") == place or address.startswith(f"{place}/"))
 
 
 def _local(tools: ChartTools, asked: ChartRequest) -> Chart:

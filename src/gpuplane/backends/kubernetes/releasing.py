@@ -23,7 +23,7 @@ from gpuplane.backends.interface import AttemptPlan, AttemptRef, BackendError, U
 from gpuplane.backends.kubernetes import names, starting
 from gpuplane.backends.kubernetes.chartplaces import ChartTools, find_chart
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.manifests.chartrules import refusal
+from gpuplane.backends.kubernetes.manifests.chartrules import failure, refusal
 from gpuplane.backends.kubernetes.manifests.charts import (
     Release,
     compute_release,
@@ -154,7 +154,7 @@ class Releases:
             if error.reason in _LATER:
                 raise Unavailable(error.reason, error.message) from error
             await self._give_up(plan.ref)
-            raise refusal(f"Helm: {error.message}", "Look at the chart.") from error
+            raise failure(f"Helm: {error.message}", "Look at the chart.") from error
         failpoint("kubernetes.release.installed")
         await starting.release(self._client, workload, anchor)
 
@@ -212,7 +212,7 @@ class Releases:
         except HelmError as error:
             if error.reason == "InvalidValues":
                 raise refusal(error.message, "Mend the values.", "spec.chart.values") from error
-            raise refusal(f"Helm: {error.message}", "Look at the chart.") from error
+            raise failure(f"Helm: {error.message}", "Look at the chart.") from error
         except UnreadableYaml as error:
             raise refusal(f"what it renders is no YAML: {error}", "Look at the chart.") from error
         release = compute_release(plan, self._settings, self._cluster_id, documents)

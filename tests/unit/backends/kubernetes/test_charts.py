@@ -179,7 +179,7 @@ def test_a_chart_that_does_not_fit_is_refused_by_field_and_reason(
         computed(a_release_plan(gpus=gpus), *objects)
     assert refused.value.message.startswith(f"{field}: ")
     assert why in refused.value.message
-    assert refused.value.word == Word.START_FAILED
+    assert refused.value.word == Word.START_REFUSED
 
 
 def test_pods_with_gpus_get_a_rank_each_and_others_any_node_of_the_job() -> None:

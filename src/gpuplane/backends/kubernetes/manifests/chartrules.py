@@ -55,7 +55,12 @@ _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 
 def refusal(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
-    """Return the refusal of a chart as the job's people are told it."""
+    """Return the refusal of a chart as the job's people are told it: it would never start."""
+    return BackendError(Word.START_REFUSED, f"{field}: {reason}. {fix}")
+
+
+def failure(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
+    """Return why a chart could not be started this time; another try may do it."""
     return BackendError(Word.START_FAILED, f"{field}: {reason}. {fix}")
 
 

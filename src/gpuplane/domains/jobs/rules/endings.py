@@ -6,6 +6,8 @@ from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.domains.jobs.rules.values import Job
 
+FINAL_WORDS = frozenset({str(Word.START_REFUSED)})
+"""Failures that another try of the same job would meet again."""
 BREAKER_FAILURES = 5
 BREAKER_WINDOW_MS = 3_600_000
 BREAKER_OPEN_MS = 3_600_000
@@ -41,6 +43,10 @@ def decide_after_failure(
     """
     recent = (*(at for at in job.failures_at if now - at < BREAKER_WINDOW_MS), now)
     policy = job.spec.retry
+    if word in FINAL_WORDS:
+        said = f"{message} It is not tried again: that would change nothing."
+        return AfterEnd(JobStatus.FAILED, Condition.NONE, word, said, None, job.retry_count,
+                        job.failures_at, None)  # fmt: skip
     if len(recent) >= BREAKER_FAILURES:
         until = now + BREAKER_OPEN_MS
         said = f"{message} It failed {len(recent)} times within an hour: not tried again by itself."

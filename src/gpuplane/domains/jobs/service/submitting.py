@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from gpuplane.core.addresses import is_below_any
 from gpuplane.core.ids import JobId, TenantId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
-from gpuplane.core.workloads import JobType
+from gpuplane.core.workloads import ChartRequest, JobType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
@@ -39,10 +40,13 @@ class SubmitLimits:
         unfinished_per_tenant: Most jobs of a tenant that are not over; 0 for no limit. Several
             servers may together exceed it by `COUNT_EVERY` each.
         array_size: Most jobs of one array.
+        chart_sources: Beginnings of addresses that charts of jobs may come from; None where this
+            process does not know them, and the start alone refuses others.
     """
 
     unfinished_per_tenant: int = 100_000
     array_size: int = 10_000
+    chart_sources: tuple[str, ...] | None = None
     _left: dict[TenantId, int] = field(default_factory=dict)
 
     def take(self, session: ReadSession, tenant_id: TenantId, size: int) -> bool:
@@ -141,6 +145,7 @@ def _accept(
         )
         if earlier is not None:
             return _same_jobs(submission, earlier)
+    check_chart(submission.spec.execution.chart, limits)
     cluster = check_submission(lookups, submission, now)
     size = submission.array_size or 1
     _check_limits(lookups.session, submission, limits, size)
@@ -161,6 +166,31 @@ def _accept(
     if key is not None:
         batch.by_key[submission.tenant_id, key] = done
     return done
+
+
+def check_chart(asked: ChartRequest | None, limits: SubmitLimits) -> None:
+    """Refuse a chart from where none may come, or of the network without its version.
+
+    Raises:
+        BadJob: Naming the field.
+    """
+    if asked is None or limits.chart_sources is None:
+        return
+    address = asked.repo or (asked.name if asked.name.startswith("oci://") else "")
+    if not address:
+        return
+    field = "spec.chart.repo" if asked.repo else "spec.chart.name"
+    if not is_below_any(address, limits.chart_sources):
+        known = ", ".join(limits.chart_sources) or "none"
+        raise BadJob(
+            f"Charts may not come from {address}; places they may come from: {known}.",
+            field=field,
+            fix="Have an administrator add it to GPUPLANE_CLUSTERS_CHART_SOURCES.",
+        )
+    if not asked.version:
+        raise BadJob(
+            "A chart of the network needs its version.", field="spec.chart.version", fix="Name it."
+        )
 
 
 def _find_earlier(session: ReadSession, tenant_id: TenantId, key: str) -> Submitted | None:

@@ -175,7 +175,7 @@ async def test_a_pod_that_somebody_deletes_is_seen_to_be_over(
     [pod] = await backend.client.list(POD, labels=labels_of(plan))
     await backend.client.delete(POD, pod["metadata"]["name"], "tenant-default", grace_s=1)
     [replica] = await until_over(factory, backend, plan.ref)
-    assert replica.reason in (Word.SIGNALLED, Word.NODE_LOST, Word.SUPERVISOR_LOST)
+    assert replica.reason in (Word.SIGNALLED, Word.NODE_LOST, Word.DELETED)
     assert replica.exit_code != 0
 
 
@@ -234,4 +234,4 @@ async def test_a_service_whose_deployment_somebody_deletes_is_seen_to_be_over(
     await backend.client.delete(DEPLOYMENT, deployment["metadata"]["name"], "tenant-default")
     clock.ahead_ms = 30_000
     [replica] = await until_over(factory, backend, plan.ref)
-    assert (replica.phase, replica.reason) == (Phase.LOST, Word.SUPERVISOR_LOST)
+    assert (replica.phase, replica.reason) == (Phase.LOST, Word.DELETED)

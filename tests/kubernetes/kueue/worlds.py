@@ -32,9 +32,9 @@ from gpuplane.domains.jobs.service import (
     count_queue_users,
     count_tenant_jobs,
 )
+from gpuplane.domains.placements import service as placements
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.entry.clusters import register_steps
-from gpuplane.domains.placements import service as placements
 from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody, LoopRunner

@@ -27,6 +27,8 @@ the settler's look it is told within 30 s that what should run does not."""
 VERDICT_MS = 10_000
 """How long the end of a pod that was deleted waits for its Job's controller to say why."""
 
+DELETED = "its workload was deleted on the cluster by somebody else"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
@@ -305,6 +307,9 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         phase = Phase.EXITED if ended is not None else Phase.LOST
         if ended is None:
             word, message = Word.NODE_LOST, "its pod was deleted, and how it ended was not seen"
+    was_cut = ended is None or cause.signal is not None
+    if main is None and was_cut and (is_gone or pod.metadata.deletion_timestamp):
+        phase, word, message = Phase.LOST, Word.DELETED, DELETED
     stopped = _stop_reason(sight, finished)
     reason = str(stopped[0]) if stopped else str(word)
     if stopped:
@@ -375,8 +380,7 @@ def _without_pod(sight: Sight, now: int) -> Outcome | None:
     if main is None:
         if now - record.at < VANISHED_MS:
             return None
-        text = "its workload was deleted by somebody else"
-        return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
+        return Outcome(str(Phase.LOST), str(Word.DELETED), now, DELETED)
     stopped = _stop_reason(sight, None)
     if stopped:
         return Outcome(str(Phase.EXITED), stopped[0], now, stopped[1])

@@ -5,7 +5,7 @@ priorities and the state of our AdmissionCheck, each guarded by the version that
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -33,18 +33,41 @@ RETRY_S = 60
 """When a held workload is tried again where no instant is known."""
 MAX_RETRY_S = 3_600
 MAX_MESSAGE = 1_000
+DELETED = "Its Workload was deleted on the cluster by somebody else; it is not started again."
+Reread = Callable[[Followed], Awaitable[Followed | None]]
 
 
 async def take_in(
-    database: Database, cluster_id: ClusterId, seen: Iterable[Followed], now: int
+    database: Database,
+    cluster_id: ClusterId,
+    seen: Iterable[Followed],
+    now: int,
+    remembered: dict[AttemptId, str],
+    reread: Reread,
 ) -> int:
-    """Store what Kueue says of offers and stop what it evicted; return how much was news."""
+    """Store what Kueue says of offers and stop what it evicted; return how much was news.
+
+    Args:
+        database: Where offers and attempts are kept.
+        cluster_id: The cluster.
+        seen: Its Workloads.
+        now: The instant.
+        remembered: The uid of each attempt's Workload as first seen; kept up here.
+        reread: Reads a Workload from the cluster itself: what is followed may lag behind.
+    """
     ours = {each.attempt_id: each for each in seen if each.attempt_id is not None}
     if not ours:
         return 0
     by_job_uid = {each.state.job_uid: key for key, each in ours.items() if each.state.job_uid}
     offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
+    for gone in (
+        remembered.keys() - {each.attempt_id for each in offers} - {each.id for each in running}
+    ):
+        del remembered[gone]
+    for offer in offers:  # nothing of an offer was recorded: whichever Workload it has counts
+        if offer.attempt_id in ours:
+            remembered[offer.attempt_id] = ours[offer.attempt_id].state.uid
     news = 0
     for offer in offers:
         found = ours.get(offer.attempt_id)
@@ -70,7 +93,15 @@ async def take_in(
         )
     for attempt in running:
         found = ours.get(attempt.id)
-        if found is None or not found.is_evicted or attempt.stop_intent is not None:
+        if found is None or attempt.stop_intent is not None:
+            continue
+        if await was_remade(found, attempt.id, remembered, reread):
+            news += await database.write(
+                "jobs.note_deleted",
+                partial(jobs.note_deleted, attempt_id=attempt.id, message=DELETED, now=now),
+            )
+            continue
+        if not found.is_evicted:
             continue
         told_of = found.state.conditions[str(WorkloadCondition.EVICTED)]
         news += await database.write(
@@ -85,6 +116,29 @@ async def take_in(
             ),
         )
     return news
+
+
+async def was_remade(
+    found: Followed, attempt_id: AttemptId, remembered: dict[AttemptId, str], reread: Reread
+) -> bool:
+    """Return whether the Workload of what runs is another one: somebody deleted the first.
+
+    Kueue makes a new one for its Job, and would start the Job again under the same attempt. Where
+    the first was never seen here, one that was never admitted tells it.
+    """
+    if remembered.setdefault(attempt_id, found.state.uid) != found.state.uid:
+        return True
+    if _has_run(found):
+        return False
+    fresh = await reread(found)
+    return fresh is not None and fresh.attempt_id == attempt_id and not _has_run(fresh)
+
+
+def _has_run(found: Followed) -> bool:
+    """Return whether a Workload was ever admitted, by what it says of itself."""
+    told = found.state.conditions
+    ends = (WorkloadCondition.ADMITTED, WorkloadCondition.EVICTED, WorkloadCondition.FINISHED)
+    return any(str(kind) in told for kind in ends)
 
 
 async def write_back(
@@ -153,7 +207,9 @@ async def _give_hold(
     hold = each.hold
     if hold is None or each.state.find(WorkloadCondition.QUOTA_RESERVED) is None:
         return
-    state, message, retry_s = decide_hold(each.attempt_id, standing, settled, now)
+    state, message, retry_s = decide_hold(
+        each.attempt_id, standing, settled, now, is_admitted=each.state.admitted_at is not None
+    )
     if (hold.get("state"), hold.get("message", "")) == (state, message):
         return
     if hold.get("state") == "Ready" and each.state.admitted_at is not None:
@@ -185,6 +241,8 @@ def decide_hold(
     standing: OfferStanding | None,
     settled: set[AttemptId],
     now: int,
+    *,
+    is_admitted: bool,
 ) -> tuple[str, str, int | None]:
     """Return (state, message, seconds until it is tried again) of our AdmissionCheck.
 
@@ -193,8 +251,11 @@ def decide_hold(
     """
     if attempt_id is None:
         return "Ready", "It was not submitted through gpuplane.", None
-    if attempt_id in settled:
+    if attempt_id in settled and is_admitted:
         return "Ready", "It was started.", None
+    if attempt_id in settled:
+        # It was let go once, or it would not have been bound: what asks again was taken back.
+        return "Pending", "It was started once and is not started again.", None
     if standing is None:
         return "Pending", "gpuplane does not offer it any more.", None
     if standing.may_start:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuplane.backends.interface import ReachesKubernetes
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
@@ -54,10 +54,17 @@ class _Following:
         self.declared: object = None
         self.trouble = ""
         self.nominations = Nominations()
+        self.remembered: dict[AttemptId, str] = {}
         self.workloads: Informer[Followed] = Informer(
             client, WORKLOAD.at(str(version)), convert=follow
         )
         self.workloads.on_change(lambda _: wake())
+
+    async def reread(self, each: Followed) -> Followed | None:
+        """Return a Workload as the cluster has it this moment."""
+        kind = WORKLOAD.at(str(self.version))
+        found = await self.client.find(kind, each.state.name, each.state.namespace)
+        return None if found is None else follow(found)
 
     async def stop(self) -> None:
         """Stop following the cluster."""
@@ -188,7 +195,7 @@ class KueueLoop:
         found = following.workloads.items()
         seen = [each for each in found if not each.is_foreign(cluster.known_ids)]
         now = self._clock.now_ms()
-        await take_in(self._database, cluster.id, seen, now)
+        await take_in(self._database, cluster.id, seen, now, following.remembered, following.reread)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
         await write_back(following.client, following.version, seen, standings, settled, now)
         workers = queues.dispatch_workers(cluster)

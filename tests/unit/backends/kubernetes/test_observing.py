@@ -230,6 +230,20 @@ def test_a_pod_that_ends_after_its_job_was_let_go_ends_its_rank() -> None:
     assert compute_outcomes(sight, END_MS + VERDICT_MS)[0].exit_code == 1
 
 
+def test_a_pod_that_went_with_its_deleted_workload_is_lost_by_somebodys_hand() -> None:
+    going = failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z")
+    for sight in (a_sight(going), a_sight(a_pod(state=running()), gone=("uid-0",))):
+        outcome = compute_outcomes(replace(sight, main=None), NOW)[0]
+        assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.DELETED)
+        assert "deleted on the cluster by somebody else" in outcome.message
+
+
+def test_what_ended_by_itself_before_its_workload_was_deleted_keeps_its_own_end() -> None:
+    done = a_pod(phase="Succeeded", state=ended(0), deletionTimestamp="2026-01-02T03:04:20Z")
+    outcome = compute_outcomes(replace(a_sight(done), main=None), NOW)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.COMPLETED)
+
+
 def test_a_service_whose_container_ended_is_not_over() -> None:
     sight = a_sight(failed(), record=a_record(kind="Deployment"), main=a_main("Deployment"))
     assert compute_outcomes(sight, NOW) == {}
@@ -269,7 +283,7 @@ def test_a_service_that_somebody_took_away_is_lost_and_no_zombie(kind: str) -> N
     taken = replace(a_sight(pod, record=record, gone=("uid-0",)), main=None)
     assert compute_outcomes(taken, late - 1) == {}
     outcome = compute_outcomes(taken, late)[0]
-    assert (outcome.phase, outcome.reason) == ("lost", Word.SUPERVISOR_LOST)
+    assert (outcome.phase, outcome.reason) == ("lost", Word.DELETED)
     assert compute_outcomes(a_sight(pod, record=record, gone=("uid-0",)), late) == {}
     assert compute_outcomes(replace(taken, gone=frozenset()), late) == {}
 

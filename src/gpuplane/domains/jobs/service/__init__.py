@@ -50,7 +50,7 @@ from gpuplane.domains.jobs.service.estimating import (
     Estimate,
     estimate,
 )
-from gpuplane.domains.jobs.service.evicting import list_running_on, note_evicted
+from gpuplane.domains.jobs.service.evicting import list_running_on, note_deleted, note_evicted
 from gpuplane.domains.jobs.service.explaining import (
     SORT_EVENTS,
     ClusterResources,
@@ -330,6 +330,7 @@ __all__ = [
     "mask_sensitive",
     "next_attempt",
     "note_admission",
+    "note_deleted",
     "note_ensured",
     "note_evict_sent",
     "note_evicted",

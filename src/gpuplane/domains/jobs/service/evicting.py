@@ -78,6 +78,20 @@ def note_evicted(
     return done
 
 
+def note_deleted(session: WriteSession, attempt_id: AttemptId, *, message: str, now: int) -> bool:
+    """Stop an attempt that somebody deleted on its cluster; it counts as lost, not as requeued.
+
+    Nothing of it may start again: what the cluster made anew is taken away with the rest.
+    """
+    attempt = attempts_repository.find_attempt(session, attempt_id)
+    if attempt is None or attempt.state == "ended" or attempt.stop_intent is not None:
+        return False
+    job = repository.lock_jobs(session, [attempt.job_id]).get(attempt.job_id)
+    if job is None or job.status not in HOLDING or job.condition is Condition.STOPPING:
+        return False
+    return request_stop(session, job, StopIntent.FAIL, Word.DELETED, message, now, actor="cluster")
+
+
 def _job_of(session: ReadSession, attempt_id: AttemptId) -> Job | None:
     offer = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
     if offer is not None:

@@ -109,3 +109,28 @@ async def test_what_runs_has_its_check_again_where_it_stays_admitted(
     await kueue.loop.run_once()
     assert hold(stored, "one") == "Ready"
     assert (await kueue.world.job(job_id))["status"] == "running"
+
+
+async def test_what_was_preempted_and_has_its_quota_again_before_anybody_looked_stands_in_line(
+    kueue: Kueue, stored: Stored
+) -> None:
+    job_id, offer = await running(kueue)
+    reserved(stored, "one", offer.attempt_id, str(kueue.world.sim))
+    found = stored.get(WORKLOADS, "one", "space")
+    assert found is not None
+    back = {
+        "type": "Evicted",
+        "status": "False",
+        "reason": "QuotaReserved",
+        "message": "Previously: Preempted to accommodate a workload",
+    }
+    found["status"]["conditions"].append(back)
+    await kueue.loop.run_once()
+    shown = await kueue.world.job(job_id)
+    assert (shown["condition"], shown["reason"]) == ("Stopping", "Preempted")
+    assert hold(stored, "one") == "Pending"
+    now = kueue.world.server.clock.now_ms()
+    over = seen(offer, "big-01", Phase.EXITED, ended_at=now, exit_code=143, signal=15)
+    await take_in(kueue.world, over)
+    assert (await kueue.world.job(job_id))["status"] in ("preempted", "queued")
+    assert await faults(kueue.world) == []

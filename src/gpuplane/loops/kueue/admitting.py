@@ -25,6 +25,7 @@ from gpuplane.kube.kueue.names import (
     ApiVersion,
     WorkloadCondition,
 )
+from gpuplane.kube.kueue.states import Told
 from gpuplane.loops.kueue.workloads import Followed
 
 log = logging.getLogger("gpuplane.kueue")
@@ -102,14 +103,16 @@ async def take_in(
             )
             continue
         if not found.is_evicted:
-            continue
+            found = await _find_taken_back(found, reread)
+            if found is None:
+                continue
         told_of = found.state.conditions[str(WorkloadCondition.EVICTED)]
         news += await database.write(
             "jobs.note_evicted",
             partial(
                 jobs.note_evicted,
                 attempt_id=attempt.id,
-                reason=told_of.reason,
+                reason=_reason_of(told_of),
                 message=told_of.message,
                 for_attempt=by_job_uid.get(found.preemptor_uid),
                 now=now,
@@ -132,6 +135,31 @@ async def was_remade(
         return False
     fresh = await reread(found)
     return fresh is not None and fresh.attempt_id == attempt_id and not _has_run(fresh)
+
+
+async def _find_taken_back(found: Followed, reread: Reread) -> Followed | None:
+    """Return the Workload of what runs as it is now, if it was evicted and has its quota again.
+
+    Kueue takes its word of the eviction back then; what ran is over all the same.
+    """
+    if found.state.admitted_at is not None or not _was_evicted(found):
+        return None
+    fresh = await reread(found)
+    if fresh is None or fresh.state.admitted_at is not None or not _was_evicted(fresh):
+        return None
+    return fresh
+
+
+def _was_evicted(found: Followed) -> bool:
+    is_over = found.state.find(WorkloadCondition.FINISHED) is not None
+    return str(WorkloadCondition.EVICTED) in found.state.conditions and not is_over
+
+
+def _reason_of(told: Told) -> str:
+    """Return why it was evicted; one that Kueue took back names it in its sentence alone."""
+    if told.true:
+        return told.reason
+    return jobs.PREEMPTED if jobs.PREEMPTED in told.message else told.reason
 
 
 def _has_run(found: Followed) -> bool:

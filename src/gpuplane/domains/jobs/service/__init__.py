@@ -50,7 +50,12 @@ from gpuplane.domains.jobs.service.estimating import (
     Estimate,
     estimate,
 )
-from gpuplane.domains.jobs.service.evicting import list_running_on, note_deleted, note_evicted
+from gpuplane.domains.jobs.service.evicting import (
+    PREEMPTED,
+    list_running_on,
+    note_deleted,
+    note_evicted,
+)
 from gpuplane.domains.jobs.service.explaining import (
     SORT_EVENTS,
     ClusterResources,
@@ -206,6 +211,7 @@ from gpuplane.domains.jobs.service.verbs import (
 __all__ = [
     "DUE_BATCH",
     "LEARN_BATCH",
+    "PREEMPTED",
     "SORT_EVENTS",
     "SORT_NEWEST",
     "AdmissionReport",

@@ -254,3 +254,18 @@ async def test_use_of_quota_is_told_by_queue_cohort_and_door(world: World) -> No
     assert (door["tenant"], door["resources"][0]["used"]) == ("default", "3")
     cohort = found["cohorts"][0]
     assert (cohort["name"], cohort["resources"][0]["used"]) == ("all", "3")
+
+
+async def test_a_cohort_that_is_merely_named_is_refused_by_who_names_it(world: World) -> None:
+    await declare(world, cohort="co")
+    refused = await world.ask("DELETE", "/clusters/sim/cohorts/co", 409)
+    assert (refused["code"], refused["detail"]) == ("queue_in_use", "team is in co.")
+    await world.ask("DELETE", "/clusters/sim/cohorts/absent", 404)
+
+
+async def test_the_event_of_a_price_tells_it_in_units_of_its_currency(world: World) -> None:
+    price = {"item": "cpu", "price": "2.5", "currency": "USD"}
+    await world.ask("POST", "/prices", 201, json=price)
+    found = await world.ask("GET", "/events?limit=200")
+    said = [each["message"] for each in found["items"] if each["kind"] == "price.added"]
+    assert said[-1:] == ["cpu costs 2.50 USD an hour."]

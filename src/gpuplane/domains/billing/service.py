@@ -30,6 +30,7 @@ from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import UsageQuery, UsageRow
+from gpuplane.kit.bodies import money_to_text
 from gpuplane.kit.ids import new_id
 
 __all__ = ["Cost", "CostLine", "CostRow", "NewPrice", "Price", "PriceBook"]
@@ -99,7 +100,8 @@ def add_price(session: WriteSession, wanted: NewPrice, actor: str, now: int) -> 
             subject_id=price.id,
             cluster_id=price.cluster_id,
             actor=actor,
-            message=f"{price.item} costs {price.price_micro} micro {price.currency} an hour.",
+            message=f"{price.item} costs {money_to_text(price.price_micro)} {price.currency}"
+            " an hour.",
             data={"item": price.item, "valid_from": price.valid_from},
         ),
     )

@@ -98,7 +98,8 @@ async def _look_at_operator(client: KubeClient) -> tuple[str, str]:
 
 async def _look_at_kueue(client: KubeClient) -> tuple[str, str]:
     """Return whether Kueue works: an object that is not kept goes through its webhooks."""
-    if await client.served(kinds.RESOURCE_FLAVOR.group) is None:
+    served = await client.served(kinds.RESOURCE_FLAVOR.group)
+    if served is None:
         return "absent", "Kueue is not installed."
     kind = await client.resolve(kinds.RESOURCE_FLAVOR)
     if kind is None:
@@ -115,4 +116,6 @@ async def _look_at_kueue(client: KubeClient) -> tuple[str, str]:
         return "unknown", "The credentials may not write ResourceFlavors."
     except KubeError as error:
         return "unhealthy", f"Its webhooks do not answer: {error.message[:200]}"
-    return "healthy", f"{kind.api_version} is served and its webhooks answer."
+    versions = " and ".join(sorted({served.preferred, *served.versions}))
+    verb = "are" if " and " in versions else "is"
+    return "healthy", f"{versions} {verb} served and its webhooks answer."

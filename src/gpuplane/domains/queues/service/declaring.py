@@ -311,11 +311,11 @@ def delete_cohort(session: WriteSession, key: UUID | str, name: str, actor: str,
     """
     known = load_declared(session, key)
     _require_own(session, known, known.cohorts, SeenKind.COHORT, name)
-    _get(known.cohorts, name, "Cohort")
     inside = [each.name for each in known.cluster_queues if each.spec.cohort == name]
     inside += [each.name for each in known.cohorts if each.spec.parent == name]
     if inside:
         raise QueueInUse(f"{inside[0]} is in {name}.", fix="Take its members out first.")
+    _get(known.cohorts, name, "Cohort")
     repository.delete_cohort(session, known.cluster.id, name)
     announce(session, known.cluster, "queue.deleted", "cohort", name, actor, now)
 

@@ -62,7 +62,8 @@ def inventory(kueue: Kueue, client: KubeClient, stored: Stored) -> InventoryLoop
     metadata = {"name": "big-01", "resourceVersion": "1", "annotations": {"theirs": "stays"}}
     stored.put(NODE, {"metadata": metadata, "spec": {}})
     registry = Registry()
-    registry.backends[kueue.world.sim] = Seen(kueue.world, client, stored)  # type: ignore[assignment]
+    seen = Seen(kueue.world, client, stored)
+    registry.backends[kueue.world.sim] = seen  # type: ignore[assignment]  # all that it is asked
     server = kueue.world.server
     return InventoryLoop(server.database, server.clock, registry, look_s=60.0)
 

@@ -49,10 +49,7 @@ async def take_in(
     """Store what Kueue says of offers and stop what it evicted; return how much was news.
 
     Args:
-        database: Where offers and attempts are kept.
-        cluster_id: The cluster.
-        seen: Its Workloads.
-        now: The instant.
+        seen: The Workloads of the cluster.
         remembered: The uid of each attempt's Workload as first seen; kept up here.
         reread: Reads a Workload from the cluster itself: what is followed may lag behind.
     """

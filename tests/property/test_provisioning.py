@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuplane.core.provisioning.files import MAIN, plan_files
@@ -121,6 +121,7 @@ JSON = st.recursive(
 )
 
 
+@example("hall-2", "machines", {})
 @given(
     st.sampled_from(sorted(documents())),
     st.sampled_from(["region", "zones", "nodePools", "network", "endpoint", "tags", "machines",

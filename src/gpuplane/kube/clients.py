@@ -6,7 +6,7 @@ Never retries on its own but where the server asks for it, never writes what it 
 import builtins
 import contextlib
 import datetime
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpuplane.kit.clock import Clock
@@ -205,8 +205,12 @@ class KubeClient:
         *,
         resource_version: str,
         timeout_s: int | None = None,
+        on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[tuple[str, T | Mark]]:
-        """Yield changes in a shape, and `BOOKMARK` with a Mark of how far the server has come."""
+        """Yield changes in a shape, and `BOOKMARK` with a Mark of how far the server has come.
+
+        `on_open` is called once the server has taken the watch.
+        """
         params: Params = {
             "watch": True,
             "allowWatchBookmarks": True,
@@ -216,6 +220,8 @@ class KubeClient:
             "fieldSelector": selector_text(fields),
         }
         async with self._session.stream("GET", kind.path(namespace), params=params) as response:
+            if on_open is not None:
+                on_open()
             async for line in read_lines(response, self.limits.line_bytes):
                 yield decode_event(line, shape)
 

@@ -350,6 +350,13 @@ class Informer(Generic[T]):
         position = _number(version)
         self.state.watches += 1
         timeout_s = max(1, round(self._resync_s * random.uniform(0.9, 1.1)))
+        stands: asyncio.TimerHandle | None = None
+
+        def taken() -> None:
+            # A server that takes the watch and keeps it is heard of, before anything changes there.
+            nonlocal stands
+            stands = asyncio.get_running_loop().call_later(SHORTEST_WATCH_S, self._heard)
+
         events = self._client.watch_as(
             self.kind,
             self._decode,
@@ -358,22 +365,31 @@ class Informer(Generic[T]):
             self._fields,
             resource_version=version,
             timeout_s=timeout_s,
+            on_open=taken,
         )
-        async with contextlib.aclosing(events):
-            async for word, obj in events:
-                self._heard()
-                self._gaps = 0
-                if isinstance(obj, Mark):
-                    version = obj.resource_version
-                    if word == "UNREADABLE":
-                        self._skip()
-                else:
-                    _, _, version = _identity(obj)
-                    if (at := _number(version)) < position:
-                        raise _Gap(f"version {at} came after {position}")
-                    self._take(word, obj)
-                position = _number(version)
-                self._version = version
+        try:
+            async with contextlib.aclosing(events):
+                async for word, obj in events:
+                    self._heard()
+                    self._gaps = 0
+                    if isinstance(obj, Mark):
+                        version = obj.resource_version
+                        if word == "UNREADABLE":
+                            self._skip()
+                    else:
+                        _, _, version = _identity(obj)
+                        if (at := _number(version)) < position:
+                            raise _Gap(f"version {at} came after {position}")
+                        self._take(word, obj)
+                    position = _number(version)
+                    self._version = version
+        except Unreachable as error:
+            if stands is None or error.reason != "Timeout":
+                raise
+            log.debug("the watch of %s said nothing for long and is opened anew", self.kind)
+        finally:
+            if stands is not None:
+                stands.cancel()
 
     def _skip(self) -> None:
         """Leave an object out: one that nobody foresaw must not hide ten thousand others."""

@@ -228,6 +228,32 @@ async def test_it_says_that_the_server_is_away_keeps_what_it_knew_and_comes_back
     assert silent_s < 20
 
 
+async def test_a_server_that_is_back_is_heard_of_before_anything_changes_there(
+    watched: Watched, cluster: Cluster
+) -> None:
+    await started(watched, cluster, "a")
+    informer = watched.informer
+    await cluster.server.stop()
+    await wait_until_async(lambda: informer.state.failures > 0, "a failure is counted")
+    await cluster.server.start()
+    await wait_until_async(lambda: informer.state.failures == 0, "the watch stands")
+    assert (cluster.lists, informer.state.last_error) == (1, "")
+
+
+async def test_a_watch_of_what_never_changes_is_opened_anew_and_is_no_failure(
+    cluster: Cluster,
+) -> None:
+    limits = ClientLimits(stream_idle_s=1.2)
+    cluster.put("a")
+    async with KubeClient(cluster.server.connection(), limits=limits) as client:
+        informer: Informer[dict[str, Any]] = Informer(client, kinds.POD)
+        informer.start()
+        await cluster.watched(3)
+        assert (informer.state.failures, informer.state.last_error) == (0, "")
+        await informer.stop()
+    assert cluster.lists == 1
+
+
 async def test_a_storm_of_refusals_is_answered_with_growing_pauses(
     watched: Watched, cluster: Cluster
 ) -> None:

@@ -289,10 +289,11 @@ def _read_machines(platform: Platform, body: Fields, _find_gpus: FindGpus) -> di
         "a release such as v1.33.1+k3s1" if is_k3s else "a release from 1.31 on, such as 1.33.1",
         default=None,
     )
+    known = len(body.problems)
     if not body.has("machines"):
         body.wrong("machines", "It is missing.", "Say how the machines reach the API server.")
     fields = body.part("machines")
-    if not fields.values:
+    if len(body.problems) > known:
         return {"kubernetes_version": version}
     default = Machines("")
     machines = Machines(

@@ -115,6 +115,7 @@ def plan_oracle(
     """Return what flavor assignment asks: would evicting help in this flavor, and how far up."""
 
     def simulate(pair: FlavorResource, amount: int) -> tuple[PreemptionPossibility, int]:
+        """Return what evicting would give for so much of one flavor, and how far up it fits."""
         alone = Preemptor(
             preemptor.id,
             preemptor.cluster_queue,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuplane.core.quota.nesting import nest_groups
 from gpuplane.core.quota.quantities import amount_of, quantity_text
 from gpuplane.core.quota.specs import (
     DEFAULT_FAIR_WEIGHT_MILLI,
@@ -112,7 +113,7 @@ def cluster_queue_object(
         preemption["borrowWithinCohort"]["maxPriorityThreshold"] = policy.max_priority_threshold
     body: Object = {
         "resourceGroups": [
-            *_groups_object(spec.resource_groups, spec.quotas),
+            *nest_groups(spec.resource_groups, spec.quotas, _quota_object),
             *_uncounted_groups(spec),
         ],
         "namespaceSelector": {},
@@ -145,7 +146,7 @@ def cohort_object(spec: CohortSpec, version: ApiVersion) -> Object:
         for name in group.covered_resources
     }
     body: Object = {
-        "resourceGroups": _groups_object(groups, full),
+        "resourceGroups": nest_groups(groups, full, _quota_object),
         "fairSharing": {"weight": _weight_text(spec.fair_weight_milli)},
     }
     if spec.parent is not None:
@@ -315,26 +316,6 @@ def _fungibility_object(fungibility: FlavorFungibility, version: ApiVersion) -> 
     if fungibility.preference is not None:
         made["preference"] = str(fungibility.preference)
     return made
-
-
-def _groups_object(groups: Iterable[ResourceGroup], quotas: Quotas) -> list[Object]:
-    return [
-        {
-            "coveredResources": list(group.covered_resources),
-            "flavors": [
-                {
-                    "name": flavor,
-                    "resources": [
-                        _quota_object(name, quotas[FlavorResource(flavor, name)])
-                        for name in group.covered_resources
-                        if FlavorResource(flavor, name) in quotas
-                    ],
-                }
-                for flavor in group.flavors
-            ],
-        }
-        for group in groups
-    ]
 
 
 def _uncounted_groups(spec: ClusterQueueSpec) -> list[Object]:

@@ -1,6 +1,7 @@
 """What a job becomes when its attempt is over: done, another try, the breaker, or failed."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.reasons import Word
@@ -27,6 +28,20 @@ class AfterEnd:
     retry_count: int
     failures_at: tuple[int, ...]
     breaker_until: int | None
+
+    def columns(self, now: int) -> dict[str, Any]:
+        """Return what of a job is stored of this, at an instant in ms."""
+        return {
+            "status": str(self.status),
+            "condition": str(self.condition),
+            "condition_at": now if self.condition is not Condition.NONE else None,
+            "reason": self.reason,
+            "status_message": self.message,
+            "retry_count": self.retry_count,
+            "failures_at": list(self.failures_at),
+            "breaker_until": self.breaker_until,
+            "due_at": self.due_at,
+        }
 
 
 def decide_after_failure(

@@ -180,17 +180,7 @@ def note_offer_failed(
     if job is None or job.status is not JobStatus.QUEUED:
         return
     after = decide_after_failure(job, word, message, chance(), now)
-    changes: dict[str, Any] = {
-        "status": str(after.status),
-        "condition": str(after.condition),
-        "condition_at": now if after.condition is not Condition.NONE else None,
-        "reason": after.reason,
-        "status_message": after.message,
-        "retry_count": after.retry_count,
-        "failures_at": list(after.failures_at),
-        "breaker_until": after.breaker_until,
-        "due_at": after.due_at,
-    }
+    changes = after.columns(now)
     if after.status is JobStatus.FAILED:
         changes["actual_end"] = now
     repository.update_job(session, job, now, **changes)

@@ -133,15 +133,7 @@ def finish_attempt(
     over = after.status in TERMINAL
     cost = _cost_until(session, job, now)
     changes: dict[str, Any] = {
-        "status": str(after.status),
-        "condition": str(after.condition),
-        "condition_at": now if after.condition is not Condition.NONE else None,
-        "reason": after.reason,
-        "status_message": after.message,
-        "retry_count": after.retry_count,
-        "failures_at": list(after.failures_at),
-        "breaker_until": after.breaker_until,
-        "due_at": after.due_at,
+        **after.columns(now),
         "current_attempt_id": None,
         "reason_counts": None,
         "actual_cost_micro": cost,

@@ -1,13 +1,13 @@
 """From declared and seen queues to API bodies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gpuplane.core.ids import TenantId
+from gpuplane.core.quota.nesting import nest_groups
 from gpuplane.core.quota.specs import (
     ClusterQueueSpec,
     CohortSpec,
-    FlavorResource,
     PreemptionPolicy,
     ResourceGroup,
     ResourceQuota,
@@ -46,7 +46,7 @@ def quota_body(shown: Shown[ClusterQueueSpec], *, is_default: bool = False) -> Q
     return QuotaOut.model_construct(
         name=spec.name,
         cohort=spec.cohort,
-        resource_groups=_groups_body(spec.resource_groups, spec.quotas),
+        resource_groups=nest_groups(spec.resource_groups, spec.quotas, _quota_texts),
         queueing_strategy=str(spec.queueing_strategy),
         fair_sharing={"weight": spec.fair_weight_milli / 1000},
         preemption=_preemption_body(spec.preemption),
@@ -85,7 +85,7 @@ def _preemption_body(policy: PreemptionPolicy) -> dict[str, Any]:
 def _on_cluster(spec: ClusterQueueSpec) -> dict[str, Any]:
     return {
         "cohort": spec.cohort,
-        "resourceGroups": _groups_body(spec.resource_groups, spec.quotas),
+        "resourceGroups": nest_groups(spec.resource_groups, spec.quotas, _quota_texts),
         "queueingStrategy": str(spec.queueing_strategy),
         "fairSharing": {"weight": spec.fair_weight_milli / 1000},
         "preemption": _preemption_body(spec.preemption),
@@ -108,7 +108,7 @@ def cohort_body(name: str, found: DeclaredQueues) -> CohortOut:
     return CohortOut.model_construct(
         name=name,
         parent=spec.parent,
-        resource_groups=_groups_body(groups, spec.quotas),
+        resource_groups=nest_groups(groups, spec.quotas, _quota_texts),
         fair_sharing={"weight": spec.fair_weight_milli / 1000},
         members=[
             each.declared.name
@@ -215,28 +215,6 @@ def conflict_body(seen: Seen | None) -> ConflictOut | None:
 
 def _class_of(value: int | None) -> str | None:
     return next((str(each) for each, own in PRIORITY_VALUES.items() if own == value), None)
-
-
-def _groups_body(
-    groups: Sequence[ResourceGroup], quotas: Mapping[FlavorResource, ResourceQuota]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "coveredResources": list(group.covered_resources),
-            "flavors": [
-                {
-                    "name": flavor,
-                    "resources": [
-                        _quota_texts(name, quotas[FlavorResource(flavor, name)])
-                        for name in group.covered_resources
-                        if FlavorResource(flavor, name) in quotas
-                    ],
-                }
-                for flavor in group.flavors
-            ],
-        }
-        for group in groups
-    ]
 
 
 def _quota_texts(resource: str, quota: ResourceQuota) -> dict[str, str | None]:

@@ -6,6 +6,7 @@ GPUs and cores are thousandths, memory is MiB, other resources are pieces.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuplane.core.quota.nesting import nest_groups
 from gpuplane.core.quota.specs import (
     DEFAULT_FAIR_WEIGHT_MILLI,
     BorrowWithinCohortPolicy,
@@ -117,23 +118,7 @@ def encode_groups(
     groups: Iterable[ResourceGroup], quotas: Mapping[FlavorResource, ResourceQuota]
 ) -> Groups:
     """Return resource groups with their quotas in Kueue's nesting."""
-    return [
-        {
-            "coveredResources": list(group.covered_resources),
-            "flavors": [
-                {
-                    "name": flavor,
-                    "resources": [
-                        _encode_quota(name, quotas[FlavorResource(flavor, name)])
-                        for name in group.covered_resources
-                        if FlavorResource(flavor, name) in quotas
-                    ],
-                }
-                for flavor in group.flavors
-            ],
-        }
-        for group in groups
-    ]
+    return nest_groups(groups, quotas, _encode_quota)
 
 
 def groups_of(

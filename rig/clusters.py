@@ -16,7 +16,8 @@ from rig.api import Access, Api
 from rig.binaries import Binaries
 from rig.certificates import Authority, Pair, make_service_account_keys
 from rig.kueue import KueueFiles, apply_kueue, prepare_kueue
-from rig.processes import Part, RigFailed, find_free_port, is_listening
+from rig.ports import find_free_port
+from rig.processes import Part, RigFailed, is_listening
 
 SERVICES = "10.96.0.0/16"
 START_ATTEMPTS = 3  # a port that was free may be taken before the program binds it

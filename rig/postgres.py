@@ -14,7 +14,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
+
+from rig.ports import find_free_port
 
 ROLE = "gpuplane"
 START_S = 30.0  # a cold disk and two busy cores; a warm start takes under one second
@@ -216,7 +217,7 @@ def _create_cluster(binaries: Path, folder: Path, owner: pwd.struct_passwd | Non
 def _launch(
     binaries: Path, folder: Path, owner: pwd.struct_passwd | None, port: int | None = None
 ) -> PostgresServer:
-    port = port or _free_port()
+    port = port or find_free_port()
     command: list[str | Path] = [binaries / "postgres", "-D", folder / "data", "-p", str(port)]
     for name, value in SETTINGS.items():
         command += ["-c", f"{name}={value}"]
@@ -237,12 +238,6 @@ def _launch(
             start_new_session=True,  # Ctrl-C is for the test run, which then stops the server
         )
     return PostgresServer(process, port, folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_ready(server: PostgresServer) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 STOP_S = 10.0  # API server and etcd drain for a moment; nothing here is worth waiting longer
 POLL_S = 0.05
 LOG_TAIL_CHARACTERS = 3_000
-PORTS = range(20_000, 32_000)
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _prctl = ctypes.CDLL(None).prctl
@@ -141,22 +139,6 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def find_free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment.
-
-    It lies below the ports that Linux gives to outgoing connections: one of those could take it
-    while its server is killed and not yet started again.
-    """
-    while True:
-        port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def is_listening(port: int) -> bool:

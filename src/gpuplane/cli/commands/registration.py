@@ -37,9 +37,7 @@ def _path(cluster: str, *parts: str) -> str:
     return "/".join([f"/clusters/{segment(cluster)}", *(segment(part) for part in parts)])
 
 
-def _follow(
-    client: Client, made: dict[str, Any], *, wait: bool, after: Sequence[str] = ()
-) -> None:
+def _follow(client: Client, made: dict[str, Any], *, wait: bool, after: Sequence[str] = ()) -> None:
     """Follow the run of an answer; a run that fails ends the command with 1.
 
     Args:

@@ -44,6 +44,7 @@ SELDOM = frozenset(
         "identity.touch_token:before", "identity.touch_token:after",
         "jobs.end_never_started:before", "jobs.end_never_started:after",
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
+        "jobs.note_starts_delayed:before", "jobs.note_starts_delayed:after",
         "jobs.prune:before", "jobs.prune:after",
         "jobs.prune_experience:before", "jobs.prune_experience:after",
         "nodes.note_cordon_failed:before", "nodes.note_cordon_failed:after",

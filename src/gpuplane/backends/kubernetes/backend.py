@@ -26,6 +26,7 @@ from gpuplane.backends.interface import (
 from gpuplane.backends.kubernetes import starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
+from gpuplane.backends.kubernetes.creating import PodTroubles
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID
@@ -122,6 +123,7 @@ class KubernetesBackend:
             self._releases.uninstall,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
+        self._troubles = PodTroubles(client, self._view, clock, self._changed.set)
         self._watch = ClusterWatch(
             client,
             self._view,
@@ -138,6 +140,7 @@ class KubernetesBackend:
         self._opening: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begin to listen to the cluster; may be called again after a failure.
@@ -159,7 +162,7 @@ class KubernetesBackend:
 
     async def stop(self) -> None:
         """Let go of the cluster; what runs goes on."""
-        for task in (self._opening, self._settling, self._reporting):
+        for task in (self._opening, self._settling, self._reporting, self._asking):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, BackendError):
@@ -364,6 +367,7 @@ class KubernetesBackend:
         self._reporting = asyncio.create_task(
             self._reporter.run(), name=f"report:{self.cluster_id}"
         )
+        self._asking = asyncio.create_task(self._troubles.run(), name=f"ask:{self.cluster_id}")
         self._settler.wake()
 
     def _failed_to_open(self) -> bool:

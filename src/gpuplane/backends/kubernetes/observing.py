@@ -19,6 +19,7 @@ from gpuplane.backends.kubernetes.records import LASTING, NEVER, STARTED, Outcom
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
+from gpuplane.kube.webhooks import told
 
 SECOND_MS = 1000
 VANISHED_MS = 20_000
@@ -48,6 +49,7 @@ class Sight:
         gone: Uids of pods that are no longer there.
         main: Its workload, None where there is none.
         nodes: By name; a node that is not in it is gone.
+        trouble: Why no pod of it could be made, as its controller tells it.
     """
 
     record: Record
@@ -55,6 +57,7 @@ class Sight:
     gone: frozenset[str] = frozenset()
     main: Main | None = None
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    trouble: str = ""
 
 
 def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
@@ -163,7 +166,7 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     stopping = bool(record.evict_reason)
     if pod is None:
         phase = Phase.STOPPING if stopping else Phase.STARTING
-        trouble = _main_trouble(sight.main) or _trouble_of_others(sight, None)
+        trouble = _main_trouble(sight.main) or sight.trouble or _trouble_of_others(sight, None)
         return _blank(record.ref, rank, phase, trouble)
     container = pod.main
     running = container.state.running if container is not None else None
@@ -240,7 +243,7 @@ def _phase_of_running(pod: Pod, node: NodeState | None) -> tuple[Phase, str]:
 def _main_trouble(main: Main | None) -> str:
     for condition in main.status.conditions if main is not None else ():
         if condition.type in ("ReplicaFailure", "FailureTarget") and condition.status == "True":
-            return f"{condition.reason}: {condition.message}"
+            return f"{condition.reason}: {told(condition.message)}"
     return ""
 
 

@@ -48,6 +48,7 @@ class ClusterView:
         self._life = uuid.uuid4().hex[:12]
         self._number = 0
         self._reports: dict[tuple[AttemptId, int], tuple[Report, int | None]] = {}
+        self._troubles: dict[AttemptId, str] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
 
     # What comes in
@@ -72,6 +73,7 @@ class ClusterView:
         if attempt_id is None:
             return None
         self._pods.setdefault(attempt_id, {})[pod.metadata.uid] = pod
+        self._troubles.pop(attempt_id, None)
         self._gone.get(attempt_id, set()).discard(pod.metadata.uid)
         if pod.spec.node_name:
             self._on_node.setdefault(pod.spec.node_name, set()).add(attempt_id)
@@ -138,6 +140,14 @@ class ClusterView:
         self._dirty.add(attempt_id)
         return True
 
+    def take_trouble(self, attempt_id: AttemptId, why: str) -> bool:
+        """Note why no pod of an attempt could be made; return whether that is news."""
+        if self._pods.get(attempt_id) or self._troubles.get(attempt_id, "") == why:
+            return False
+        self._troubles[attempt_id] = why
+        self._dirty.add(attempt_id)
+        return True
+
     # What is known
 
     def record(self, attempt_id: AttemptId) -> Record | None:
@@ -177,6 +187,19 @@ class ClusterView:
                     found[attempt_id, rank, pod.metadata.uid] = pod
         return found
 
+    def without_pods(self) -> dict[AttemptId, Main]:
+        """Return the Jobs that were let go and have no pod, of which none was ever seen."""
+        found = {}
+        for attempt_id, (_, record) in self._records.items():
+            if record.fate != STARTED or record.is_over or record.evict_reason:
+                continue
+            main = self._mains.get(attempt_id)
+            if main is None or main.kind != "Job" or self._pods.get(attempt_id):
+                continue
+            if not main.spec.suspend and not main.metadata.deletion_timestamp:
+                found[attempt_id] = main
+        return found
+
     def held_gpus(self) -> set[GpuId]:
         """Return the GPUs that attempts of ours have or are given."""
         found: set[GpuId] = set()
@@ -203,6 +226,7 @@ class ClusterView:
             gone=frozenset(self._gone.get(attempt_id, ())),
             main=self._mains.get(attempt_id),
             nodes=self._nodes,
+            trouble=self._troubles.get(attempt_id, ""),
         )
 
     def take_unsettled(self) -> set[AttemptId]:
@@ -259,6 +283,7 @@ class ClusterView:
         if sight is None or sight.record.is_over:
             self._let_go(attempt_id)
         if not by_rank:
+            self._troubles.pop(attempt_id, None)
             for key in [key for key in self._reports if key[0] == attempt_id]:
                 del self._reports[key]
 

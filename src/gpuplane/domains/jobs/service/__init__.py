@@ -123,6 +123,7 @@ from gpuplane.domains.jobs.service.observing import (
     note_ensured,
     note_evict_sent,
     note_start_failed,
+    note_starts_delayed,
     take_in,
 )
 from gpuplane.domains.jobs.service.offering import (
@@ -345,6 +346,7 @@ __all__ = [
     "note_offers_ensured",
     "note_offers_evicted",
     "note_start_failed",
+    "note_starts_delayed",
     "note_unplaced",
     "note_waiting",
     "offer",

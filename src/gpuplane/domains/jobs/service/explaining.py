@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, JobId
-from gpuplane.core.lifecycle.jobs import WAITING
+from gpuplane.core.lifecycle.jobs import WAITING, JobStatus
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
@@ -100,6 +100,10 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
         attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
         if attempt is not None and attempt.explanation is not None:
             explanation = tuple(str(each) for each in attempt.explanation.get("sentences", ()))
+        if attempt is not None and job.status is JobStatus.SCHEDULED and not job.reason:
+            # Why it was placed is told below; here, what it waits for since.
+            told = (each.message for each in attempt.replicas if each.message)
+            sentence = next(told, sentence)
     fix = FIXES.get(job.reason, "") if job.reason != Word.COMPLETED else ""
     return Standing(job, job.reason, sentence, fix, job.reason_counts or {}, explanation)
 

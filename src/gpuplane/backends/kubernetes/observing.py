@@ -16,6 +16,7 @@ from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.manifests.services import url_of
 from gpuplane.backends.kubernetes.records import LASTING, NEVER, STARTED, Outcome, Record
+from gpuplane.backends.kubernetes.reports import last_report
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
@@ -155,6 +156,9 @@ def _ended(record: Record, rank: int, outcome: Outcome) -> ReplicaObservation:
         message=outcome.message,
         restart_count=outcome.restart_count,
         outputs=outcome.outputs,
+        progress_ratio=outcome.progress_ratio,
+        checkpoint=outcome.checkpoint,
+        checkpoint_at=outcome.ended_at if outcome.checkpoint else None,
         port=record.port,
         node_name=outcome.node_name,
         gpu_ids=tuple(GpuId(each) for each in outcome.gpu_ids),
@@ -319,6 +323,7 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         phase, message = Phase.EXITED, stopped[1]
     elif main is not None and is_gone and cause.signal is not None:
         message = message or "was ended with the other ranks"
+    last = last_report(pod)
     return Outcome(
         phase=str(phase),
         reason=reason,
@@ -329,6 +334,8 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         signal=cause.signal,
         restart_count=container.restart_count if container is not None else 0,
         outputs=_outputs(pod) if cause.exit_code == 0 else None,
+        progress_ratio=last.progress_ratio,
+        checkpoint=last.checkpoint,
         node_name=pod.spec.node_name,
         gpu_ids=tuple(gpus_of(pod)),
     )

@@ -7,30 +7,18 @@ to the same answers once they have synced. Numbers changes so that a turn is tol
 import json
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuplane.backends.interface import Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt, pods_by_rank
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
+from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
 """Pods of one attempt that are remembered after they went: how the last of each rank ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a running replica has reported in its files.
-
-    Args:
-        complaint: What was wrong with what could not be read; empty where all was well.
-    """
-
-    progress_ratio: float | None = None
-    checkpoint: str | None = None
-    complaint: str = ""
 
 
 class ClusterView:
@@ -293,11 +281,14 @@ class ClusterView:
             return seen
         report, since = found
         running = seen.phase is Phase.RUNNING
+        ratio, path, at = seen.progress_ratio, seen.checkpoint, seen.checkpoint_at
+        if path in (None, report.checkpoint):
+            path, at = report.checkpoint, since if report.checkpoint else None
         return replace(
             seen,
-            progress_ratio=report.progress_ratio,
-            checkpoint=report.checkpoint,
-            checkpoint_at=since if report.checkpoint else None,
+            progress_ratio=report.progress_ratio if ratio is None else ratio,
+            checkpoint=path,
+            checkpoint_at=at,
             message=seen.message or (report.complaint if running else ""),
         )
 

@@ -13,6 +13,7 @@ import msgspec
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests import jobs, services
+from gpuplane.backends.kubernetes.manifests.lastreports import keep_last_report, keeper_image
 from gpuplane.backends.kubernetes.manifests.pods import (
     compute_template,
     needs_gates,
@@ -93,6 +94,9 @@ def compute_workload(
     )
     if workspace is not None:
         unpacked_first(template, plan)
+    image = keeper_image(plan, settings, unpacks=workspace is not None)
+    if image:
+        keep_last_report(template, plan, image)
     scaling: tuple[Object, ...] = ()
     if is_service:
         main = services.compute_deployment(plan, cluster_id, template)

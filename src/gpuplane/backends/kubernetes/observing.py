@@ -51,6 +51,7 @@ class Sight:
         main: Its workload, None where there is none.
         nodes: By name; a node that is not in it is gone.
         trouble: Why no pod of it could be made, as its controller tells it.
+        route: (URL, trouble) of its Route; both empty where there is none or nothing is said yet.
     """
 
     record: Record
@@ -59,6 +60,7 @@ class Sight:
     main: Main | None = None
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     trouble: str = ""
+    route: tuple[str, str] = ("", "")
 
 
 def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
@@ -187,6 +189,8 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     has_url = record.port is not None and phase is Phase.RUNNING
     service = record.service or record.name
     url = url_of(service, record.namespace, record.port or 0) if has_url else None
+    if has_url:
+        url, message = sight.route[0] or url, message or sight.route[1]
     ready = container.ready if container is not None and record.port is not None else None
     if record.is_release:
         message = message or _trouble_of_others(sight, pod)

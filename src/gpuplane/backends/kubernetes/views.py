@@ -37,6 +37,7 @@ class ClusterView:
         self._number = 0
         self._reports: dict[tuple[AttemptId, int], tuple[Report, int | None]] = {}
         self._troubles: dict[AttemptId, str] = {}
+        self._routes: dict[AttemptId, tuple[str, str]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
 
     # What comes in
@@ -128,6 +129,14 @@ class ClusterView:
         self._dirty.add(attempt_id)
         return True
 
+    def take_route(self, attempt_id: AttemptId, url: str, trouble: str) -> None:
+        """Note where the Route of a service leads, or why its router refuses it."""
+        if url or trouble:
+            self._routes[attempt_id] = (url, trouble)
+        else:
+            self._routes.pop(attempt_id, None)
+        self._dirty.add(attempt_id)
+
     def take_trouble(self, attempt_id: AttemptId, why: str) -> bool:
         """Note why no pod of an attempt could be made; return whether that is news."""
         if self._pods.get(attempt_id) or self._troubles.get(attempt_id, "") == why:
@@ -215,6 +224,7 @@ class ClusterView:
             main=self._mains.get(attempt_id),
             nodes=self._nodes,
             trouble=self._troubles.get(attempt_id, ""),
+            route=self._routes.get(attempt_id, ("", "")),
         )
 
     def take_unsettled(self) -> set[AttemptId]:
@@ -272,6 +282,7 @@ class ClusterView:
             self._let_go(attempt_id)
         if not by_rank:
             self._troubles.pop(attempt_id, None)
+            self._routes.pop(attempt_id, None)
             for key in [key for key in self._reports if key[0] == attempt_id]:
                 del self._reports[key]
 

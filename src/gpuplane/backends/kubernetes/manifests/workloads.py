@@ -21,6 +21,7 @@ from gpuplane.backends.kubernetes.manifests.pods import (
     placements_of,
     ranks_of,
 )
+from gpuplane.backends.kubernetes.manifests.routes import compute_route
 from gpuplane.backends.kubernetes.manifests.volumes import compute_volumes
 from gpuplane.backends.kubernetes.manifests.workspaces import (
     compute_pieces,
@@ -84,6 +85,7 @@ def compute_workload(
         owned += compute_pieces(plan, owner_labels(plan, cluster_id), workspace)
         volumes = with_workspace(volumes, plan, len(owned))
     is_service = plan.job_type is JobType.SERVICE
+    route = compute_route(plan, settings, cluster_id, served.no_routes)
     template = compute_template(
         plan,
         settings,
@@ -102,6 +104,8 @@ def compute_workload(
         main = services.compute_deployment(plan, cluster_id, template)
         release: Object = {"spec": {"replicas": len(plan.replicas)}}
         owned.append(services.compute_service(plan, cluster_id))
+        if route is not None:
+            owned.append(route)
         if plan.local_queue:
             # Embedded admission gives every replica its node and GPUs: one that an autoscaler
             # adds has neither, so there the number is ours.

@@ -93,7 +93,9 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     _check_url(asked.ingress_url)
     await _refuse_taken(call, asked.name)
     text = asked.kubeconfig.get_secret_value()
-    look = await look_by(await read_connection(text, asked.context), asked.admission)
+    connection = await read_connection(text, asked.context)
+    call.is_costly = True  # from here on a cluster is reached out to
+    look = await look_by(connection, asked.admission)
     await _refuse_known(call, look)
     cluster = _new_cluster(asked, look, call.now)
     credential = await _sealed(call, cluster.id, text, look, 1)
@@ -184,7 +186,9 @@ async def replace_credentials(
     known = await call.read(lambda s: service.get_cluster(s, cluster))
     before = await call.read(lambda s: service.find_credential(s, known.id))
     text = body.kubeconfig.get_secret_value()
-    look = await look_by(await read_connection(text, body.context), None)
+    connection = await read_connection(text, body.context)
+    call.is_costly = True
+    look = await look_by(connection, None)
     if look.uid and look.uid != known.config.get("uid", look.uid):
         raise ClusterRefused(
             f"These are credentials of another cluster than {known.name}.",

@@ -334,9 +334,12 @@ def _parting(job: dict[str, Any], wait_s: int, *, force: bool) -> str:
     show_default="1h",
     help="How long batch work may go on, and checkpoints may take.",
 )
+@click.option("--keep-cordons", is_flag=True, help="Leave nodes cordoned that are cordoned here.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @WAIT
-def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> None:
+def remove(
+    cluster: str, wait_s: int, *, force: bool, keep_cordons: bool, yes: bool, wait: bool
+) -> None:
     """Delete a cluster: its work is drained first; the cluster itself stays as it is.
 
     Services move at once, training writes a checkpoint and moves, batch work may end.
@@ -353,7 +356,12 @@ def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> 
         click.echo(f"{plan['lost_s']} s of work of {count} jobs are lost.", err=True)
     if not yes:
         click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
-    made = client.delete(_path(found["id"]), force=str(force).lower(), wait_s=wait_s)
+    made = client.delete(
+        _path(found["id"]),
+        force=str(force).lower(),
+        wait_s=wait_s,
+        keep_cordons=str(keep_cordons).lower(),
+    )
     again = f"it is not called off; how far it is: gpuplane clusters show {found['name']}"
     _follow(client, made, wait=wait, after=[again])
     click.echo(f"{found['name']} is {'deleted' if wait else 'being deleted'}")

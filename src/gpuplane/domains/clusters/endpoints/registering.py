@@ -233,6 +233,9 @@ async def delete_cluster(
         int,
         Query(ge=0, le=604_800, description="How long BATCH may go on and checkpoints may take."),
     ] = DRAIN_WAIT_S,
+    keep_cordons: Annotated[
+        bool, Query(description="Leave Nodes cordoned that were cordoned here.")
+    ] = False,
 ) -> RegistrationOut:
     """Delete a cluster: its work is drained first, or ended with `force`; a run does it."""
     known = await call.read(lambda s: service.get_cluster(s, cluster))
@@ -244,6 +247,7 @@ async def delete_cluster(
         actor=call.principal.name,
         force=force,
         wait_s=wait_s,
+        keep_cordons=keep_cordons,
     )
     policy = call.port("run_policy", RunPolicy)
     return await call.write(

@@ -143,7 +143,7 @@ async def release(
 async def _uncordon(
     client: KubeClient, cluster: Cluster, given: Mapping[str, Any]
 ) -> tuple[list[str], str]:
-    """Take our cordons off the nodes unless they are to stay; return whose, and what hindered it."""
+    """Take our cordons off unless they are to stay; return of which nodes, and what hindered it."""
     if given.get("keep_cordons"):
         return [], ""
     try:

@@ -141,17 +141,24 @@ class ObserverLoop:
         if isinstance(backend, ObservesChanges):
             changes = await backend.observe_replicas_since(cursor)
             seen: Sequence[ReplicaObservation] = changes.replicas
+            scales = changes.scales
             if self._generations.get(cluster_id, changes.generation) != changes.generation:
                 self._wake_inventory()
             self._generations[cluster_id] = changes.generation
         else:
-            seen = (await backend.observe()).replicas
+            whole = await backend.observe()
+            seen, scales = whole.replicas, whole.scales
         seen = await self._settle_offers(cluster_id, backend, seen, is_whole=not cursor)
         for part in _batches(seen):
             now = self._clock.now_ms()
             await self._database.write(
                 "jobs.take_in",
                 partial(jobs.take_in, seen=part, seal=self._seal, chance=self._chance, now=now),
+            )
+        if scales:
+            await self._database.write(
+                "jobs.note_scales",
+                partial(jobs.note_scales, seen=scales, now=self._clock.now_ms()),
             )
         if isinstance(backend, ObservesChanges):
             self._cursors[cluster_id] = changes.cursor

@@ -148,17 +148,17 @@ class ObserverLoop:
         else:
             whole = await backend.observe()
             seen, scales = whole.replicas, whole.scales
+        if scales:  # first: what left because fewer are wanted must not be thought to be missing
+            await self._database.write(
+                "jobs.note_scales",
+                partial(jobs.note_scales, seen=scales, now=self._clock.now_ms()),
+            )
         seen = await self._settle_offers(cluster_id, backend, seen, is_whole=not cursor)
         for part in _batches(seen):
             now = self._clock.now_ms()
             await self._database.write(
                 "jobs.take_in",
                 partial(jobs.take_in, seen=part, seal=self._seal, chance=self._chance, now=now),
-            )
-        if scales:
-            await self._database.write(
-                "jobs.note_scales",
-                partial(jobs.note_scales, seen=scales, now=self._clock.now_ms()),
             )
         if isinstance(backend, ObservesChanges):
             self._cursors[cluster_id] = changes.cursor

@@ -84,6 +84,7 @@ class Word(StrEnum):
     GPU_FAILED = "GpuFailed"
     UNREADABLE = "SpecificationUnreadable"
     COMPLETED = "Completed"
+    SCALED_DOWN = "ScaledDown"
 
 
 @dataclass(frozen=True, slots=True)

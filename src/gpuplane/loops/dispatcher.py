@@ -36,6 +36,7 @@ from gpuplane.kit.tracing import Tracing
 from gpuplane.loops.looks import Looks
 from gpuplane.loops.offers import MAX_TOLD_CHARS, Offers, OffersToDo
 from gpuplane.loops.ports import Backends
+from gpuplane.loops.scaler import Scaler
 
 log = logging.getLogger("gpuplane.dispatcher")
 
@@ -104,6 +105,7 @@ class DispatcherLoop:
         self._told: dict[ClusterId, dict[AttemptId, str]] = {}
         """Why attempts were not taken on at their last turn, as it was stored."""
         self._offers = Offers(database, clock, around, chance, self._reveal)
+        self._scaler = Scaler(database, clock, backends, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when something was done and there may be more."""
@@ -134,7 +136,8 @@ class DispatcherLoop:
         if mine is not None:
             evicted = await self._evict(mine.to_evict) if mine.to_evict else 0
             noted = await self._ensure(mine.waiting) if mine.waiting else 0
-            is_done, is_full = bool(evicted or noted), mine.is_full
+            told = await self._scaler.tell(mine.to_scale) if mine.to_scale else 0
+            is_done, is_full = bool(evicted or noted or told), mine.is_full
         more = await self._offers.serve(offers) if offers is not None else False
         return more or (is_done and is_full)
 
@@ -259,6 +262,8 @@ class DispatcherLoop:
                 failpoint("dispatcher.evict:before")
                 await backend.evict(ref, attempt.grace_s, attempt.stop_reason)
                 failpoint("dispatcher.evict:after")
+                if await self._scaler.end_unstarted(attempt, backend):
+                    continue
             except BackendError as error:
                 log.warning("attempt %s cannot be stopped just now: %s", attempt.id, error.message)
                 continue
@@ -305,6 +310,7 @@ class _ToDo:
 
     to_evict: Sequence[Attempt]
     waiting: Sequence[Attempt]
+    to_scale: Sequence[Attempt]
     is_full: bool
     """Whether the batch took as many as it may, so that more may be left."""
 
@@ -313,12 +319,14 @@ def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[Clust
     """Return what is to be stopped and started, by cluster."""
     to_evict = jobs.list_to_evict(session, served, BATCH)
     waiting = jobs.list_to_ensure(session, served, BATCH)
-    is_full = BATCH in (len(to_evict), len(waiting))
-    ids = {each.cluster_id for each in (*to_evict, *waiting)}
+    to_scale = jobs.list_to_scale(session, served, BATCH)
+    is_full = BATCH in (len(to_evict), len(waiting), len(to_scale))
+    ids = {each.cluster_id for each in (*to_evict, *waiting, *to_scale)}
     return {
         cluster_id: _ToDo(
             [each for each in to_evict if each.cluster_id == cluster_id],
             [each for each in waiting if each.cluster_id == cluster_id],
+            [each for each in to_scale if each.cluster_id == cluster_id],
             is_full,
         )
         for cluster_id in ids

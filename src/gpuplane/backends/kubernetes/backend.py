@@ -23,7 +23,7 @@ from gpuplane.backends.interface import (
     Stream,
     Unavailable,
 )
-from gpuplane.backends.kubernetes import starting
+from gpuplane.backends.kubernetes import scaling, starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.creating import PodTroubles
@@ -206,14 +206,16 @@ class KubernetesBackend:
             for each in self._watch.node_facts()
         )
         replicas = tuple(self._view.observe())
-        return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas)
+        scales = tuple(self._view.scales_since(""))
+        return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas, scales)
 
     async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
         """Return the replicas that changed since the cursor; see `ObservesChanges`."""
         await self._open_and_heard()
+        scales = tuple(self._view.scales_since(cursor))
         position, replicas = self._view.changed_since(cursor)
         now = self._clock.now_ms()
-        return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas))
+        return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas), scales)
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when an informer saw something new, or after timeout_s; see `Backend`."""
@@ -242,6 +244,23 @@ class KubernetesBackend:
                     self._served,
                     self._clock.now_ms,
                 )
+        self._note_change()
+
+    async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
+        """Have a started service run exactly the replicas of the plan; see `Scales`.
+
+        Which pods go is the cluster's to say, and with what grace is in their template.
+        """
+        await self.open()
+        with starting.told():
+            await scaling.scale(self.client, self._records, self._view, plan)
+        self._note_change()
+
+    async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
+        """Ask for so many replicas; see `DecidesScale`."""
+        record = await self._kept(ref)
+        with starting.told():
+            await scaling.set_wanted(self.client, record, wanted, has_keda=self._served.keda)
         self._note_change()
 
     async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:

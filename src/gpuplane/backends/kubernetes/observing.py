@@ -269,6 +269,38 @@ def _started_at(pod: Pod) -> int | None:
     return None
 
 
+def find_wanted(sight: Sight) -> int | None:
+    """Return how many replicas the Deployment of a service that scales asks for; None of others.
+
+    One that was not let go yet asks for none, and says nothing.
+    """
+    record, main = sight.record, sight.main
+    if record.most is None or record.fate != STARTED or record.evict_reason or main is None:
+        return None
+    metadata = main.metadata
+    if names.RELEASED not in metadata.annotations or metadata.deletion_timestamp:
+        return None
+    asked = main.spec.replicas
+    return None if asked is None else min(asked, record.most)
+
+
+def find_scaled_away(sight: Sight, by_rank: Mapping[int, Pod]) -> frozenset[int]:
+    """Return the ranks whose pods a scaler took away: as many as are there beyond what it wants.
+
+    A pod that went and is to come again is none of them: its Deployment wants as many as before.
+    """
+    wanted = find_wanted(sight)
+    if wanted is None:
+        return frozenset()
+    left = [rank for rank in sight.record.staying if str(rank) not in sight.record.outcomes]
+    without = [
+        rank
+        for rank in sorted(left, reverse=True)
+        if (pod := by_rank.get(rank)) is None or pod.is_over or pod.metadata.uid in sight.gone
+    ]
+    return frozenset(without[: max(0, len(left) - wanted)])
+
+
 def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     """Return the ends that are seen and not recorded yet, by rank.
 
@@ -281,11 +313,15 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     if _is_held_back(sight) or _is_going(sight):
         return {}
     by_rank = pods_by_rank(sight)
+    away = find_scaled_away(sight, by_rank)
     found: dict[int, Outcome] = {}
     for rank in record.ranks:
         if str(rank) in record.outcomes:
             continue
         pod = by_rank.get(rank)
+        if rank in away:
+            found[rank] = _scaled_away(pod, now)
+            continue
         outcome = (
             _without_pod(sight, now)
             if pod is None
@@ -294,6 +330,24 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
         if outcome is not None:
             found[rank] = outcome
     return found
+
+
+def _scaled_away(pod: Pod | None, now: int) -> Outcome:
+    """Return the end of a rank that is not wanted any more."""
+    container = None if pod is None else pod.main
+    ended = container.state.terminated if container is not None else None
+    finished = instant_ms(ended.finished_at) if ended is not None else None
+    return Outcome(
+        phase=str(Phase.EXITED),
+        reason=str(Word.SCALED_DOWN),
+        ended_at=now if finished is None else min(now, finished + SECOND_MS - 1),
+        message="fewer replicas are wanted",
+        started_at=None if pod is None else _started_at(pod),
+        exit_code=None if ended is None else ended.exit_code,
+        restart_count=container.restart_count if container is not None else 0,
+        node_name="" if pod is None else pod.spec.node_name,
+        gpu_ids=() if pod is None else tuple(gpus_of(pod)),
+    )
 
 
 def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | None:

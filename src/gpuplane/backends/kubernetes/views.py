@@ -9,9 +9,15 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuplane.backends.interface import Phase, ReplicaObservation
+from gpuplane.backends.interface import Phase, ReplicaObservation, ScaleObservation
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt, pods_by_rank
+from gpuplane.backends.kubernetes.observing import (
+    NodeState,
+    Sight,
+    find_wanted,
+    observe_attempt,
+    pods_by_rank,
+)
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -39,6 +45,7 @@ class ClusterView:
         self._troubles: dict[AttemptId, str] = {}
         self._routes: dict[AttemptId, tuple[str, str]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
+        self._scales: dict[AttemptId, tuple[int, ScaleObservation]] = {}
 
     # What comes in
 
@@ -242,12 +249,21 @@ class ClusterView:
     def changed_since(self, cursor: str) -> tuple[str, list[ReplicaObservation]]:
         """Return a new cursor and what changed since an older one, in the order of the changes."""
         self._refresh()
-        life, _, number = cursor.partition(":")
-        after = int(number) if life == self._life and number.isdigit() else 0
+        after = self._position(cursor)
         changed = sorted(
             (entry for entry in self._last.values() if entry[0] > after), key=lambda each: each[0]
         )
         return f"{self._life}:{self._number}", [seen for _, seen in changed]
+
+    def scales_since(self, cursor: str) -> list[ScaleObservation]:
+        """Return what scalers want that is new since a cursor of `changed_since`; all for none."""
+        self._refresh()
+        after = self._position(cursor)
+        return [seen for number, seen in self._scales.values() if number > after]
+
+    def _position(self, cursor: str) -> int:
+        life, _, number = cursor.partition(":")
+        return int(number) if life == self._life and number.isdigit() else 0
 
     def _touch(self, attempt_id: AttemptId) -> None:
         self._dirty.add(attempt_id)
@@ -264,7 +280,13 @@ class ClusterView:
         if sight is not None and sight.record.fate != FORGOTTEN:
             seen = observe_attempt(sight)
         by_rank = {each.rank: self._with_report(each) for each in seen}
-        known = [key for key in self._last if key[0] == attempt_id] if not by_rank else []
+        self._look_at_scale(attempt_id, sight)
+        scales = sight is not None and sight.record.most is not None
+        known = [
+            key
+            for key in (self._last if scales or not by_rank else ())
+            if key[0] == attempt_id and key[1] not in by_rank
+        ]
         for key in known:
             del self._last[key]
         # The slowest replica's progress is the job's, so all tell theirs when one has moved.
@@ -285,6 +307,16 @@ class ClusterView:
             self._routes.pop(attempt_id, None)
             for key in [key for key in self._reports if key[0] == attempt_id]:
                 del self._reports[key]
+
+    def _look_at_scale(self, attempt_id: AttemptId, sight: Sight | None) -> None:
+        wanted = None if sight is None else find_wanted(sight)
+        if sight is None or wanted is None:
+            self._scales.pop(attempt_id, None)
+            return
+        before, seen = self._scales.get(attempt_id), ScaleObservation(sight.record.ref, wanted)
+        if before is None or before[1] != seen:
+            self._number += 1
+            self._scales[attempt_id] = (self._number, seen)
 
     def _with_report(self, seen: ReplicaObservation) -> ReplicaObservation:
         found = self._reports.get((seen.ref.attempt_id, seen.rank))

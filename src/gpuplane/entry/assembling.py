@@ -16,6 +16,7 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
 from gpuplane.api.oidc import OidcIssuer, OidcLogins
 from gpuplane.api.routers import load_routers
+from gpuplane.backends.kubernetes.chartplaces import find_own
 from gpuplane.core.runs.boards import Rules
 from gpuplane.core.scheduling.policy import Boosts, PlacementPolicy, Policy, PreemptionLimits
 from gpuplane.core.workloads import Priority
@@ -300,7 +301,12 @@ def make_dependencies(parts: Parts) -> AppDependencies:
 def submit_limits_of(settings: Settings) -> SubmitLimits:
     """Return the limits of submits, and where charts of jobs may come from."""
     told, sources = settings.limits, words(settings.clusters.chart_sources)
-    return SubmitLimits(told.unfinished_jobs, told.array_size, sources)
+
+    def has_chart(name: str, version: str) -> bool:
+        return find_own(settings.clusters.charts, name, version) is not None
+
+    has_helm = bool(settings.clusters.helm)
+    return SubmitLimits(told.unfinished_jobs, told.array_size, sources, has_helm, has_chart)
 
 
 def step_tools_of(parts: Parts) -> StepTools:

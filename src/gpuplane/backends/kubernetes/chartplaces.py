@@ -22,6 +22,7 @@ MAX_CHART_BYTES = 4 << 20
 MAX_CHART_FILES = 2_000
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_VERSION = re.compile(r"[0-9A-Za-z.+-]{0,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,11 @@ def _remote(tools: ChartTools, asked: ChartRequest) -> Chart:
 
 
 def _local(tools: ChartTools, asked: ChartRequest) -> Chart:
-    if not _WORD.fullmatch(asked.name) or not re.fullmatch(r"[0-9A-Za-z.+-]{0,64}", asked.version):
+    if not _WORD.fullmatch(asked.name) or not _VERSION.fullmatch(asked.version):
         raise refusal(f"{asked.name!r} is no name of a chart", "Give a word.", "spec.chart.name")
-    folder = Path(tools.folder) if tools.folder else None
-    found = folder / f"{asked.name}-{asked.version}.tgz" if folder else None
-    if found is not None and asked.version and found.is_file():
+    found = find_own(tools.folder, asked.name, asked.version)
+    if found is not None:
         return Chart(str(found))
-    if folder is not None and not asked.version and (folder / asked.name / "Chart.yaml").is_file():
-        return Chart(str(folder / asked.name))
     called = f"{asked.name} {asked.version}".strip()
     raise refusal(
         f"this server has no chart {called} of its own",
@@ -95,6 +93,23 @@ def _local(tools: ChartTools, asked: ChartRequest) -> Chart:
         " GPUPLANE_CLUSTERS_CHARTS.",
         "spec.chart.name",
     )
+
+
+def find_own(folder: str, name: str, version: str) -> Path | None:
+    """Return where a chart of this server is: a folder, or `<name>-<version>.tgz`; None for none.
+
+    Args:
+        folder: Of the charts; empty where the server has none.
+        name: A word; anything else is nowhere.
+        version: Empty for the folder of that name.
+    """
+    if not folder or not _WORD.fullmatch(name) or not _VERSION.fullmatch(version):
+        return None
+    if version:
+        found = Path(folder, f"{name}-{version}.tgz")
+        return found if found.is_file() else None
+    found = Path(folder, name)
+    return found if (found / "Chart.yaml").is_file() else None
 
 
 @contextlib.contextmanager

@@ -222,6 +222,8 @@ class Releases:
         except HelmError as error:
             if error.reason == "InvalidValues":
                 raise refusal(error.message, "Mend the values.", "spec.chart.values") from error
+            if error.reason == "ChartFailed":  # its templates would fail the same way again
+                raise refusal(f"Helm: {error.message}", "Mend the chart or the values.") from error
             raise failure(f"Helm: {error.message}", "Look at the chart.") from error
         except UnreadableYaml as error:
             raise refusal(f"what it renders is no YAML: {error}", "Look at the chart.") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuplane.backends.kubernetes.chartplaces import find_own
 from gpuplane.core.addresses import is_below_any
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.reasons import Word
@@ -52,7 +54,7 @@ def test_a_chart_from_where_none_may_come_is_refused_at_submit(
 def test_a_chart_that_may_be_used_or_is_judged_elsewhere_is_taken(
     fields: dict[str, Any], sources: tuple[str, ...] | None
 ) -> None:
-    check_chart(ChartRequest(**fields), SubmitLimits(chart_sources=sources))
+    check_chart(ChartRequest(**fields), SubmitLimits(chart_sources=sources), has_workspace=True)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,40 @@ def test_a_chart_that_may_be_used_or_is_judged_elsewhere_is_taken(
 )
 def test_an_address_lies_below_a_place_only_as_a_whole(address: str, is_below: bool) -> None:
     assert is_below_any(address, ["", f"{PLACE}/"]) is is_below
+
+
+@pytest.mark.parametrize(
+    ("fields", "limits", "field", "fix"),
+    [
+        ({"name": "web", "version": "2.0.0"}, {}, "spec.chart.name", "GPUPLANE_CLUSTERS_CHARTS"),
+        ({"name": "./web"}, {}, "spec.workspace_digest", "--workdir"),
+        ({"name": "web"}, {"has_helm": False}, "deployment_type", "GPUPLANE_CLUSTERS_HELM"),
+    ],
+    ids=["unknown", "no working directory", "no helm"],
+)
+def test_a_chart_that_can_be_nowhere_is_refused_at_submit(
+    fields: dict[str, Any], limits: dict[str, Any], field: str, fix: str
+) -> None:
+    known = SubmitLimits(chart_sources=(), has_chart=lambda *_: False, **limits)
+    with pytest.raises(BadJob) as refused:
+        check_chart(ChartRequest(**fields), known)
+    assert refused.value.field == field
+    assert fix in refused.value.fix
+
+
+def test_charts_of_the_server_are_found_by_name_and_version_and_nothing_outside_its_folder(
+    tmp_path: Path,
+) -> None:
+    charts = tmp_path / "charts"
+    for folder in (charts / "web", tmp_path / "other"):
+        folder.mkdir(parents=True)
+        (folder / "Chart.yaml").write_text("name: web\n")
+    (charts / "web-1.0.0.tgz").write_text("packed")
+    assert find_own(str(charts), "web", "") == charts / "web"
+    assert find_own(str(charts), "web", "1.0.0") == charts / "web-1.0.0.tgz"
+    assert find_own(str(charts), "web", "1.0.1") is None
+    assert find_own(str(charts), "../other", "") is None
+    assert find_own("", "web", "") is None
 
 
 def test_a_start_that_is_refused_is_not_tried_again_and_one_that_failed_is() -> None:

@@ -1,6 +1,6 @@
 """Submit: check what only the database knows, store the job, say so, in one transaction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -42,11 +42,15 @@ class SubmitLimits:
         array_size: Most jobs of one array.
         chart_sources: Beginnings of addresses that charts of jobs may come from; None where this
             process does not know them, and the start alone refuses others.
+        has_helm: Whether this server can install charts at all.
+        has_chart: Whether a chart of a name and version is in this server's own folder.
     """
 
     unfinished_per_tenant: int = 100_000
     array_size: int = 10_000
     chart_sources: tuple[str, ...] | None = None
+    has_helm: bool = True
+    has_chart: Callable[[str, str], bool] = lambda _name, _version: True
     _left: dict[TenantId, int] = field(default_factory=dict)
 
     def take(self, session: ReadSession, tenant_id: TenantId, size: int) -> bool:
@@ -145,8 +149,9 @@ def _accept(
         )
         if earlier is not None:
             return _same_jobs(submission, earlier)
-    check_chart(submission.spec.execution.chart, limits)
     cluster = check_submission(lookups, submission, now)
+    run = submission.spec.execution
+    check_chart(run.chart, limits, has_workspace=run.workspace_digest is not None)
     size = submission.array_size or 1
     _check_limits(lookups.session, submission, limits, size)
     states = _dependency_states(lookups.session, submission)
@@ -168,16 +173,30 @@ def _accept(
     return done
 
 
-def check_chart(asked: ChartRequest | None, limits: SubmitLimits) -> None:
-    """Refuse a chart from where none may come, or of the network without its version.
+def check_chart(
+    asked: ChartRequest | None, limits: SubmitLimits, *, has_workspace: bool = False
+) -> None:
+    """Refuse a chart that is nowhere, from where none may come, or without its version.
+
+    Args:
+        asked: The chart, None for jobs without one.
+        limits: What this server knows of charts.
+        has_workspace: Whether a working directory is sent along.
 
     Raises:
         BadJob: Naming the field.
     """
     if asked is None or limits.chart_sources is None:
         return
+    if not limits.has_helm:
+        raise BadJob(
+            "This server has no Helm to install charts with.",
+            field="deployment_type",
+            fix="Have an administrator set GPUPLANE_CLUSTERS_HELM.",
+        )
     address = asked.repo or (asked.name if asked.name.startswith("oci://") else "")
     if not address:
+        _check_own_chart(asked, limits, has_workspace=has_workspace)
         return
     field = "spec.chart.repo" if asked.repo else "spec.chart.name"
     if not is_below_any(address, limits.chart_sources):
@@ -190,6 +209,23 @@ def check_chart(asked: ChartRequest | None, limits: SubmitLimits) -> None:
     if not asked.version:
         raise BadJob(
             "A chart of the network needs its version.", field="spec.chart.version", fix="Name it."
+        )
+
+
+def _check_own_chart(asked: ChartRequest, limits: SubmitLimits, *, has_workspace: bool) -> None:
+    if asked.name.startswith("./"):
+        if not has_workspace:
+            raise BadJob(
+                f"{asked.name} lies in a working directory, and the job has none.",
+                field="spec.workspace_digest",
+                fix="Send it with --workdir, or name a chart.",
+            )
+    elif not limits.has_chart(asked.name, asked.version):
+        raise BadJob(
+            f"This server has no chart {asked.name} {asked.version}".rstrip() + " of its own.",
+            field="spec.chart.name",
+            fix="Name its repository in spec.chart.repo, or have an administrator put it into the "
+            "folder GPUPLANE_CLUSTERS_CHARTS.",
         )
 
 

@@ -30,7 +30,7 @@ def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str])
     """
     if not models or job.spec.resources.gpu_milli != 1000:
         return None
-    groups = _groups_of(view, queue)
+    groups = groups_of(view, queue)
     if _pairs(view, groups, models):
         return None
     here = [each for each in sorted(view.cluster.gpu_shapes) if _pairs(view, groups, [each])]
@@ -96,7 +96,7 @@ def fitting_models(view: ClusterView, asked: ResourceRequest) -> list[str]:
     return [model for model in named if model in shapes] if asked.gpu_count else []
 
 
-def _groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
+def groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
     """Return the groups of a queue as declared and as on its cluster: either may be the newer."""
     found: list[ResourceGroup] = []
     for spec in view.queues.cluster_queues:

@@ -63,6 +63,12 @@ def choose(world: World, found: Sequence[ClusterView], job: Job, now: int) -> Ch
     return Choice(waiting=Waiting(job.id, job.version, reason, (), 0))
 
 
+def models_for(view: ClusterView, job: Job) -> list[str]:
+    """Return the models of a cluster that would do for a job."""
+    models = fitting_models(view, job.spec.resources)
+    return [each for each in models if _is_large_enough(each, job)]
+
+
 def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     """Return the offer of a job to a cluster, or why none of its queues can ever admit it."""
     tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
@@ -78,8 +84,7 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     }
     if door is None or door.cluster_queue not in real:
         return _doorless(view, job)
-    fitting = [each for each in fitting_models(view, spec.resources) if _is_large_enough(each, job)]
-    unowned = find_unowned(view, door.cluster_queue, job, fitting)
+    unowned = find_unowned(view, door.cluster_queue, job, models_for(view, job))
     if unowned is not None:
         return unowned
     name = view.cluster.name

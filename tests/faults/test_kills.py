@@ -46,6 +46,7 @@ SELDOM = frozenset(
         "jobs.end_never_started:before", "jobs.end_never_started:after",
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
         "jobs.note_scale_failed:before", "jobs.note_scale_failed:after",
+        "jobs.note_starts_delayed:before", "jobs.note_starts_delayed:after",
         "jobs.prune:before", "jobs.prune:after",
         "jobs.prune_experience:before", "jobs.prune_experience:after",
         "nodes.note_cordon_failed:before", "nodes.note_cordon_failed:after",

@@ -271,6 +271,10 @@ class MigOrder:
     create: tuple[tuple[str, int], ...]
 
 
+STARTING = "Starting"
+"""The word of an `Unavailable` of an attempt that is being started and not there yet."""
+
+
 class BackendError(Exception):
     """A backend could not do what was asked; `word` is a `core.reasons.Word` value."""
 

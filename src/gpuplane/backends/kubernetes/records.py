@@ -43,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     signal: int | None = None
     restart_count: int = 0
     outputs: dict[str, Any] | None = None
+    progress_ratio: float | None = None
+    checkpoint: str | None = None
     node_name: str = ""
     gpu_ids: tuple[str, ...] = ()
 

@@ -56,6 +56,7 @@ from gpuplane.kube.errors import (
     Unreadable,
 )
 from gpuplane.kube.kinds import NAMESPACE, Kind
+from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
 """Annotation of a workload that was let go; in the same patch that lets it go."""
@@ -74,7 +75,9 @@ def kind_named(kind: str) -> Kind:
 def backend_error(error: KubeError) -> BackendError:
     """Return what a cluster's refusal is to the control plane."""
     if isinstance(error, _LATER):
-        return Unavailable(error.reason or "Unreachable", str(error))
+        silent = find_silent(error.message)
+        text = str(error) if silent is None else silent.sentence
+        return Unavailable(error.reason or "Unreachable", text)
     return BackendError(Word.START_FAILED, str(error))
 
 

@@ -125,6 +125,7 @@ from gpuplane.domains.jobs.service.observing import (
     note_ensured,
     note_evict_sent,
     note_start_failed,
+    note_starts_delayed,
     take_in,
 )
 from gpuplane.domains.jobs.service.offering import (
@@ -376,6 +377,7 @@ __all__ = [
     "note_scale_told",
     "note_scales",
     "note_start_failed",
+    "note_starts_delayed",
     "note_unplaced",
     "note_waiting",
     "offer",

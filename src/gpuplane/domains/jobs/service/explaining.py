@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, JobId
-from gpuplane.core.lifecycle.jobs import WAITING
+from gpuplane.core.lifecycle.jobs import WAITING, JobStatus
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
@@ -104,6 +104,10 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             explanation = tuple(str(each) for each in attempt.explanation.get("sentences", ()))
         if attempt is not None and not reason and attempt.growth_reason:
             reason, sentence = attempt.growth_reason, _describe_growth(attempt)
+        if attempt is not None and job.status is JobStatus.SCHEDULED and not job.reason:
+            # Why it was placed is told below; here, what it waits for since.
+            told = (each.message for each in attempt.replicas if each.message)
+            sentence = next(told, sentence)
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
 

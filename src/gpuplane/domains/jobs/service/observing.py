@@ -13,6 +13,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import delays
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict, Standing, judge_attempt
@@ -77,6 +78,13 @@ def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -
             if attempt.state != "ended"
         ],
     )
+    delays.end_delays(session, [attempt.job_id for attempt in attempts])
+
+
+def note_starts_delayed(session: WriteSession, why: Mapping[JobId, str]) -> None:
+    """Store why jobs that were admitted were not taken on by their clusters yet."""
+    repository.hold_jobs(session, list(why))
+    delays.note_delays(session, why)
 
 
 def note_evict_sent(session: WriteSession, attempts: Sequence[Attempt], now: int) -> None:

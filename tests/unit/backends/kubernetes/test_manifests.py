@@ -27,7 +27,6 @@ from gpuplane.core.workloads import (
     JobType,
     Mount,
     PlacementRequest,
-    ReplicaRequest,
     ResourceRequest,
     Toleration,
 )
@@ -173,16 +172,18 @@ def test_a_service_is_a_deployment_with_probes_and_begins_with_no_replica() -> N
         (Served(keda=True), "ScaledObject", ("minReplicaCount", 0)),
     ],
 )
-def test_kueue_lets_a_service_scale_by_what_the_cluster_has(
+def test_a_service_is_scaled_by_what_the_cluster_has_where_each_pod_waits_for_its_place(
     served: Served, kind: str, least: tuple[str, int]
 ) -> None:
-    plan = a_plan(job_type=JobType.SERVICE, local_queue="q")
-    assert plan.spec is not None
-    asked = ReplicaRequest(count=1, minimum=1, maximum=4, scale_to_zero=True)
-    workload = compute(replace(plan, spec=replace(plan.spec, replicas=asked)), served=served)
+    plan = a_plan(job_type=JobType.SERVICE, scales=(0, 4))
+    workload = compute(plan, served=served)
     [scaler] = workload.scaling
     assert scaler["kind"] == kind
     assert scaler["spec"][least[0]] == least[1]
+    assert pod_of(workload)["schedulingGates"] == [{"name": "gpuplane.io/placement"}]
+    assert "gpuplane.io/rank" not in workload.main["spec"]["template"]["metadata"]["labels"]
+    queued = replace(plan, local_queue="q")
+    assert compute(queued, served=served).scaling == ()  # nobody would meter what it adds
 
 
 def test_where_kueue_admits_the_queue_is_the_release_and_nothing_is_pinned() -> None:

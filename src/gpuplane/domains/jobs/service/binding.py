@@ -20,6 +20,7 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
+from gpuplane.domains.jobs.rules.scaling import find_bounds
 from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -42,9 +43,9 @@ def has_ended(
     job: Job, by_rank: Mapping[int, ReplicaObservation], *, completed: bool = False
 ) -> bool:
     """Return whether every rank is over and it is known how: well, if `completed` is asked."""
-    ranks = [by_rank.get(rank) for rank in range(job.spec.replicas.count)]
+    ranks = [by_rank.get(rank) for rank in _ranks(job, by_rank)]
     ends = [each for each in ranks if each and each.phase in OVER and not each.forbids]
-    if len(ends) < len(ranks):
+    if not ends or len(ends) < len(ranks):
         return False
     well = [each.reason == Word.COMPLETED for each in ends]
     return all(well) if completed else any(well) or any(e.exit_code is not None for e in ends)
@@ -76,8 +77,15 @@ def end(
 
 def is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
     """Return whether every rank is on a node."""
-    count = job.spec.replicas.count
-    return all(rank in by_rank and by_rank[rank].node_name for rank in range(count))
+    ranks = _ranks(job, by_rank)
+    return bool(ranks) and all(rank in by_rank and by_rank[rank].node_name for rank in ranks)
+
+
+def _ranks(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> Sequence[int]:
+    """Return the ranks that a job must have: of a service that scales those that are there."""
+    if find_bounds(job.spec) is None:
+        return range(job.spec.replicas.count)
+    return sorted(r for r, each in by_rank.items() if each.reason != Word.SCALED_DOWN)
 
 
 def settle(
@@ -165,7 +173,7 @@ def _choose_places(
     count = asked.gpu_count if asked.mig_profile is None else 0
     taken: dict[GpuId, int] = {}
     places = []
-    for rank in range(job.spec.replicas.count):
+    for rank in _ranks(job, by_rank):
         seen = by_rank[rank]
         node = known.get(seen.node_name)
         chosen: tuple[GpuId, ...] = ()
@@ -237,6 +245,8 @@ def _attempt_of(
     names = {node.id: node.name for node in known.values()}
     began_at = _began_at(found, by_rank, now)
     admitted_at = min(began_at, max(found.offered_at, found.admitted_at or began_at))
+    # Kueue's own offers name their queue: there no service scales.
+    scales = not found.local_queue and find_bounds(job.spec) is not None
     replicas = tuple(
         Replica(
             id=each.replica_id,
@@ -257,6 +267,7 @@ def _attempt_of(
             message="",
             url=None,
             restart_count=0,
+            quota_usage=() if scales else None,
         )
         for each in places
     )
@@ -288,6 +299,8 @@ def _attempt_of(
         explanation=found.explanation,
         forgotten=False,
         version=1,
+        replicas_wanted=len(replicas) if scales else None,
+        next_rank=max(by_rank, default=-1) + 1,
         replicas=replicas,
     )
 

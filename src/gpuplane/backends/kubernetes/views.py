@@ -41,6 +41,7 @@ class ClusterView:
         self._pods: dict[AttemptId, dict[str, Pod]] = {}
         self._gone: dict[AttemptId, set[str]] = {}
         self._mains: dict[AttemptId, Main] = {}
+        self._parts: dict[AttemptId, Main] = {}
         self._nodes: dict[str, NodeState] = {}
         self._on_node: dict[str, set[AttemptId]] = {}
         self._dirty: set[AttemptId] = set()
@@ -95,22 +96,22 @@ class ClusterView:
         self._touch(attempt_id)
 
     def take_main(self, main: Main) -> None:
-        """Note a workload as it is now; the Job of a JobSet is a part of one, and is none."""
-        if any(owner.kind == "JobSet" for owner in main.metadata.owner_references):
-            return
+        """Note a workload as it is now; the Job of a JobSet is a part of one."""
         if names.PART in main.metadata.labels:  # of a chart: its release stands for all of it
             return
         attempt_id = attempt_of(main.metadata.labels)
         if attempt_id is not None:
-            self._mains[attempt_id] = main
+            known = self._parts if _is_of_set(main) else self._mains
+            known[attempt_id] = main
             self._touch(attempt_id)
 
     def drop_main(self, main: Main) -> None:
         """Note that a workload is gone."""
         attempt_id = attempt_of(main.metadata.labels)
-        known = self._mains.get(attempt_id) if attempt_id is not None else None
+        among = self._parts if _is_of_set(main) else self._mains
+        known = among.get(attempt_id) if attempt_id is not None else None
         if attempt_id and known is not None and known.metadata.uid == main.metadata.uid:
-            del self._mains[attempt_id]
+            del among[attempt_id]
             self._touch(attempt_id)
 
     def take_node(self, name: str, state: NodeState | None) -> None:
@@ -202,6 +203,7 @@ class ClusterView:
             pods=tuple(self._pods.get(attempt_id, {}).values()),
             gone=frozenset(self._gone.get(attempt_id, ())),
             main=self._mains.get(attempt_id),
+            part=self._parts.get(attempt_id),
             nodes=self._nodes,
         )
 
@@ -285,6 +287,10 @@ class ClusterView:
                 self._on_node.get(pod.spec.node_name, set()).discard(attempt_id)
             if not pods:
                 self._pods.pop(attempt_id, None)
+
+
+def _is_of_set(main: Main) -> bool:
+    return any(owner.kind == "JobSet" for owner in main.metadata.owner_references)
 
 
 def _gpus(text: str) -> set[GpuId]:

@@ -14,6 +14,7 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt, pods_by_rank
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.core.fleet.facts import MigPlacement, parse_mig_device
 from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
@@ -191,6 +192,19 @@ class ClusterView:
             for pod in self.pods(attempt_id):
                 if not pod.is_over:
                     found |= _gpus(pod.metadata.annotations.get(names.GPU_IDS, ""))
+        return found
+
+    def held_instances(self) -> set[MigPlacement]:
+        """Return the MIG instances that attempts of ours were given here."""
+        found: set[MigPlacement] = set()
+        for attempt_id, main in self._mains.items():
+            text = main.metadata.annotations.get(names.MANIFEST, "")
+            record = self.record(attempt_id)
+            if '"mig_device":"' not in text or (record is not None and record.is_over):
+                continue
+            for replica in json.loads(text)["replicas"]:
+                instance = parse_mig_device(replica.get("mig_device"))
+                found |= {instance} if instance is not None else set()
         return found
 
     def sight(self, attempt_id: AttemptId) -> Sight | None:

@@ -101,11 +101,12 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
         said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
         return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
     asked = job.spec.resources
-    if not asked.gpu_count and asked.mig_profile is None:
+    if not asked.gpu_count:
         return None
-    if asked.mig_profile is not None:
-        said = f"On {view.cluster.name}, where Kueue admits, MIG instances are not followed."
-        return Reason(Word.MIG_UNAVAILABLE, said, "Name a cluster with embedded admission.")
+    if asked.mig_profile is not None and not fitting_models(view, asked):
+        said = f"No GPU of {view.cluster.name} that it may have is cut into {asked.mig_profile}."
+        fix = "Ask for another profile, or have GPUs cut: gpuplane mig shows how they can be."
+        return Reason(Word.MIG_UNAVAILABLE, said, fix)
     shapes = view.cluster.gpu_shapes
     models = shapes if asked.gpu_model is None else asked.gpu_model.split("|")
     fitting = [model for model in models if model in shapes and _is_large_enough(model, job)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpuplane.core.fleet.facts import mig_device_of
 from gpuplane.core.ids import AttemptId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.prediction.durations import expected_s
@@ -176,9 +177,7 @@ def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
             node_name=each.node_name,
             gpu_ids=each.gpu_ids,
             gpu_milli=each.gpu_milli,
-            mig_device=f"{each.mig.gpu_id}/{each.mig.profile}@{each.mig.start}"
-            if each.mig
-            else None,
+            mig_device=None if each.mig is None else mig_device_of(each.mig),
             phase="pending",
             ready=None,
             started_at=None,

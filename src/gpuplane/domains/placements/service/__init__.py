@@ -19,6 +19,7 @@ from gpuplane.domains.placements.rules import (
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
     choose_running,
+    choose_running_instance,
     mark_busy,
     mark_idle,
     place,
@@ -75,6 +76,7 @@ __all__ = [
     "check",
     "choose_reservation",
     "choose_running",
+    "choose_running_instance",
     "count_standing",
     "create_reservation",
     "end_repartition",

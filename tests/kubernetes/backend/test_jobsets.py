@@ -6,6 +6,7 @@ One rig of this module has the controller; on the shared one such a training is 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -209,20 +210,20 @@ async def places_of(it: Inside, job_id: str) -> list[tuple[str, list[str]]]:
     return [(each["node"], each["gpu_ids"]) for each in found["replicas"]]
 
 
-async def test_a_jobset_that_the_scheduler_placed_is_taken_into_a_new_database(
+async def test_a_jobset_that_the_scheduler_placed_is_taken_into_a_database_that_lost_it(
     own: Rig, tmp_path: Path
 ) -> None:
     text = own.manager.kubeconfig.read_text()
     old, new = tmp_path / "old", tmp_path / "new"
     async with inside(old) as it:
         await registered(it, "east", text, addons=[], admission="embedded")
+    shutil.copytree(old, new)  # what was kept before the job was submitted
+    async with inside(old) as it:
         job_id = await submit(it, "kept")
         await it.wait_for(job_id, "running")
         before = await places_of(it, job_id)
         assert sorted(node for node, _ in before) == sorted(NODES)
         assert all(len(gpu_ids) == 1 for _, gpu_ids in before)
-    async with inside(new) as it:
-        await registered(it, "east", text, addons=[], admission="embedded")
     home = Home(new / "home")
     database = Database(load_settings(QUICK, home=home.path, port=0).sql_url)
     try:

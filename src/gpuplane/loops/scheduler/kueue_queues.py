@@ -10,10 +10,11 @@ from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import ResourceRequest
+from gpuplane.core.workloads import NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
-from gpuplane.domains.queues.service import SeenKind
+from gpuplane.domains.queues.service import SeenKind, find_level
 from gpuplane.kube.kueue.flavors import resource_of
+from gpuplane.kube.nodefacts import LEVEL_LABELS
 from gpuplane.loops.scheduler.loading import ClusterView
 
 ANY = "any"
@@ -50,6 +51,22 @@ def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str])
         "does not help.",
         f"{instead} a LocalQueue of another ClusterQueue, or have a quota added: "
         f"gpuplane quotas set {queue} --cluster {view.cluster.name} {option}.",
+    )
+
+
+def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
+    """Return why a queue cannot keep a job's replicas in one part of the network, as it must."""
+    asked = job.spec.placement.network
+    if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
+        return None
+    labels = LEVEL_LABELS[asked.level]
+    if find_level(view.seen, queue, labels) is not None:
+        return None
+    return Reason(
+        Word.NETWORK,
+        f"It must lie in one {asked.level}, and no flavor of ClusterQueue {queue} of "
+        f"{view.cluster.name} has a Topology with a level that is one: {', '.join(labels)}.",
+        "Prefer it instead, or have a Topology declared: POST …/topologies with the flavor.",
     )
 
 

@@ -14,7 +14,7 @@ from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
-from gpuplane.loops.scheduler.kueue_queues import find_unowned, fitting_models
+from gpuplane.loops.scheduler.kueue_queues import find_unlaid, find_unowned, fitting_models
 from gpuplane.loops.scheduler.loading import ClusterView, World
 
 KUEUE = "kueue"
@@ -79,9 +79,11 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     if door is None or door.cluster_queue not in real:
         return _doorless(view, job)
     fitting = [each for each in fitting_models(view, spec.resources) if _is_large_enough(each, job)]
-    unowned = find_unowned(view, door.cluster_queue, job, fitting)
-    if unowned is not None:
-        return unowned
+    refused = find_unowned(view, door.cluster_queue, job, fitting) or find_unlaid(
+        view, door.cluster_queue, job
+    )
+    if refused is not None:
+        return refused
     name = view.cluster.name
     said = f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
     return NewOffer(

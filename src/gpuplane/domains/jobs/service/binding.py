@@ -319,11 +319,19 @@ def _attempt_of(
         cluster_queue=found.cluster_queue,
         local_queue=found.local_queue,
         quota_usage=found.usage,
-        explanation=found.explanation,
+        explanation=_explained(found),
         forgotten=False,
         version=1,
         replicas=replicas,
     )
+
+
+def _explained(found: Offer) -> dict[str, Any] | None:
+    """Return why it runs there: whose choice it was, and what its Kueue said of it."""
+    if found.explanation is None or found.admitted_at is None or not found.message:
+        return found.explanation
+    sentences = [*found.explanation.get("sentences", ()), found.message]
+    return {**found.explanation, "sentences": sentences}
 
 
 def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:

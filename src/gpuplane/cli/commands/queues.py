@@ -38,6 +38,17 @@ HIGHEST = click.option(
     help="The highest class that may go through it; without it the role alone decides.",
 )
 PROFILE = re.compile(r"\d+g\.\d+gb[a-z.+-]*")
+WITHIN_POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
+WITHIN = click.option(
+    "--within-cluster-queue",
+    type=click.Choice(WITHIN_POLICIES, case_sensitive=False),
+    help="Which work of its own its waiting work may preempt.",
+)
+RECLAIM = click.option(
+    "--reclaim-within-cohort",
+    type=click.Choice(("Never", "LowerPriority", "Any"), case_sensitive=False),
+    help="Whose work, of those that borrow what it owns, its waiting work may preempt.",
+)
 FILE_HELP = "`gpuplane apply` declares and changes them from manifests."
 
 
@@ -154,6 +165,8 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     help="The same of a model's MIG instances, such as a100-40gb/1g.5gb=8; repeatable.",
 )
 @click.option("--weight", type=float, help="Under fair sharing.")
+@WITHIN
+@RECLAIM
 @HIGHEST
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before one that is there is changed.")
 @output_option
@@ -164,6 +177,8 @@ def set_quota(
     gpus: tuple[str, ...],
     instances: tuple[str, ...],
     weight: float | None,
+    within_cluster_queue: str | None,
+    reclaim_within_cohort: str | None,
     highest_priority: str | None,
     output: Output,
     *,
@@ -183,6 +198,13 @@ def set_quota(
         changes["highestPriority"] = highest_priority
     if weight is not None:
         changes["fairSharing"] = {"weight": weight}
+    preemption = {
+        "withinClusterQueue": within_cluster_queue,
+        "reclaimWithinCohort": reclaim_within_cohort,
+    }
+    named = {field: policy for field, policy in preemption.items() if policy is not None}
+    if named:
+        changes["preemption"] = named
     rows = {row["name"]: row for row in client.rows(path)}
     row = rows.get(name)
     if row is not None and row["isDeclared"] and not row["isDefault"]:

@@ -91,6 +91,9 @@ class AttemptPlan:
     """The WorkloadPriorityClass, with a `local_queue`."""
     node_affinity: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(label, values) that a node must have one of, with a `local_queue`: the GPU models asked."""
+    level: tuple[str, str] | None = None
+    """(`required` or `preferred`, node label) of the part of the network in which the replicas
+    are to lie together, with a `local_queue`; (`unconstrained`, `true`) to be laid out anyhow."""
     scales: tuple[int, int] | None = None
     """The fewest and the most replicas that a service may have; None where they are fixed."""
     leaving: tuple[int, ...] = ()

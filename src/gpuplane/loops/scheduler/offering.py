@@ -14,7 +14,7 @@ from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
-from gpuplane.loops.scheduler.kueue_queues import find_unowned, fitting_models
+from gpuplane.loops.scheduler.kueue_queues import find_unlaid, find_unowned, fitting_models
 from gpuplane.loops.scheduler.loading import ClusterView, World
 
 KUEUE = "kueue"
@@ -84,9 +84,11 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     }
     if door is None or door.cluster_queue not in real:
         return _doorless(view, job)
-    unowned = find_unowned(view, door.cluster_queue, job, models_for(view, job))
-    if unowned is not None:
-        return unowned
+    refused = find_unowned(view, door.cluster_queue, job, models_for(view, job)) or find_unlaid(
+        view, door.cluster_queue, job
+    )
+    if refused is not None:
+        return refused
     name = view.cluster.name
     said = f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
     return NewOffer(
@@ -106,11 +108,12 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
         said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
         return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
     asked = job.spec.resources
-    if not asked.gpu_count and asked.mig_profile is None:
+    if not asked.gpu_count:
         return None
-    if asked.mig_profile is not None:
-        said = f"On {view.cluster.name}, where Kueue admits, MIG instances are not followed."
-        return Reason(Word.MIG_UNAVAILABLE, said, "Name a cluster with embedded admission.")
+    if asked.mig_profile is not None and not fitting_models(view, asked):
+        said = f"No GPU of {view.cluster.name} that it may have is cut into {asked.mig_profile}."
+        fix = "Ask for another profile, or have GPUs cut: gpuplane mig shows how they can be."
+        return Reason(Word.MIG_UNAVAILABLE, said, fix)
     shapes = view.cluster.gpu_shapes
     models = shapes if asked.gpu_model is None else asked.gpu_model.split("|")
     fitting = [model for model in models if model in shapes and _is_large_enough(model, job)]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from gpuplane.backends.interface import Backend
@@ -16,6 +16,7 @@ from gpuplane.backends.simulated.fleet import Fleet
 from gpuplane.backends.simulated.loader import load_demo_fleet, load_fleet
 from gpuplane.core.ids import ClusterId
 from gpuplane.domains.clusters.service import KUBERNETES, Cluster, ClusterState
+from gpuplane.domains.queues import service as queues
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
@@ -45,7 +46,7 @@ class BackendRegistry:
         self._clock = clock
         self._seed = seed
         self._backends: dict[ClusterId, Backend] = {}
-        self._marks: dict[ClusterId, tuple[int, bool, str]] = {}
+        self._marks: dict[ClusterId, tuple[int, bool, str, tuple[str, ...]]] = {}
 
     def add(self, cluster: Cluster) -> Backend:
         """Build the backend of a cluster, once."""
@@ -84,7 +85,12 @@ class BackendRegistry:
             connect: Opens the credentials of a cluster.
         """
         wanted = {
-            each.id: (numbers[each.id], each.enable_master_node, repr(sorted(each.config.items())))
+            each.id: (
+                numbers[each.id],
+                each.enable_master_node,
+                repr(sorted(each.config.items())),
+                managers_of(each, clusters),
+            )
             for each in clusters
             if each.kind == KUBERNETES and each.id in numbers and is_served(each)
         }
@@ -105,7 +111,7 @@ class BackendRegistry:
                 str(cluster.id),
                 self._home,
                 self._clock,
-                kubernetes_settings(cluster),
+                replace(kubernetes_settings(cluster), manager_ids=managers_of(cluster, clusters)),
                 self._charts,
             )
             self._marks[cluster.id] = wanted[cluster.id]
@@ -145,6 +151,23 @@ def is_served(cluster: Cluster) -> bool:
     if cluster.state in (ClusterState.REGISTERING, ClusterState.ERROR):
         return cluster.was_available or cluster.not_available_since is not None
     return True
+
+
+def managers_of(cluster: Cluster, clusters: Sequence[Cluster]) -> tuple[str, ...]:
+    """Return the ids of the clusters that may dispatch work to a cluster, or may have done so.
+
+    What runs there is followed to its end, also when a manager names it no more.
+    """
+    if not queues.admits_itself(cluster):
+        return ()
+    return tuple(
+        sorted(
+            known
+            for each in clusters
+            if each.id != cluster.id and queues.dispatches(each)
+            for known in each.known_ids
+        )
+    )
 
 
 def kubernetes_settings(cluster: Cluster) -> KubernetesSettings:

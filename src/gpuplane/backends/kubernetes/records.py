@@ -67,6 +67,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     evict_reason: str = ""
     evict_at: int | None = None
     keeps_longer: bool = False
+    is_dispatched: bool = False
+    """Whether another cluster's Kueue makes its workload here, and takes it away."""
     outcomes: dict[str, Outcome] = {}
 
     @property
@@ -122,6 +124,7 @@ def decide_accept(
     service: str = "",
     keeps_longer: bool = False,
     job_id: str = "",
+    is_dispatched: bool = False,
 ) -> Record:
     """Return the record of an attempt that is to be started.
 
@@ -149,6 +152,7 @@ def decide_accept(
         service=service,
         keeps_longer=keeps_longer,
         job_id=job_id,
+        is_dispatched=is_dispatched,
     )
 
 

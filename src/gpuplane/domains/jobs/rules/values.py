@@ -137,6 +137,9 @@ class Attempt:
     forgotten: bool
     version: int
     replicas: tuple[Replica, ...] = ()
+    manager_id: ClusterId | None = None
+    """The cluster whose Kueue dispatched it to its own."""
+    manager_told_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

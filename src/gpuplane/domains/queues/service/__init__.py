@@ -38,6 +38,7 @@ from gpuplane.domains.queues.service.declaring import (
 from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,
     dispatch_workers,
+    dispatches,
     dispatching_queues,
     is_manager,
     join_manager,
@@ -123,6 +124,7 @@ __all__ = [
     "delete_local_queue",
     "delete_topology",
     "dispatch_workers",
+    "dispatches",
     "dispatching_queues",
     "door_names",
     "ensure_default_quotas",

@@ -32,6 +32,11 @@ def dispatch_workers(cluster: Cluster) -> tuple[str, ...]:
     return tuple(told.get("workers", ()))
 
 
+def dispatches(cluster: Cluster) -> bool:
+    """Return whether a cluster sends work to others, or did so once."""
+    return DISPATCH in cluster.config
+
+
 def is_manager(cluster: Cluster) -> bool:
     """Return whether a cluster was registered as a manager and its Kueue admits."""
     return cluster.role == ClusterRole.MANAGER and admits_itself(cluster)

@@ -58,6 +58,11 @@ class ReplicaPlan:
     mig_device: str | None = None
 
 
+NOT_DISPATCHING = "NotDispatching"
+"""The word of Unavailable for an attempt that is to be dispatched, and whose queue does not do that
+or not yet: it says nothing of other attempts."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
     """All a backend needs to run one attempt; never a secret value (see `secrets` argument)."""

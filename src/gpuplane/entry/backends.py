@@ -89,7 +89,7 @@ class BackendRegistry:
                 numbers[each.id],
                 each.enable_master_node,
                 repr(sorted(each.config.items())),
-                managers_of(each, clusters),
+                queues.manager_ids(each, clusters),
             )
             for each in clusters
             if each.kind == KUBERNETES and each.id in numbers and is_served(each)
@@ -101,6 +101,7 @@ class BackendRegistry:
         for cluster in clusters:
             if cluster.id not in wanted or cluster.id in self._backends:
                 continue
+            managers = queues.manager_ids(cluster, clusters)
             try:
                 connection = await connect(cluster)
             except (ProductError, BadKubeconfig) as error:
@@ -111,7 +112,9 @@ class BackendRegistry:
                 str(cluster.id),
                 self._home,
                 self._clock,
-                replace(kubernetes_settings(cluster), manager_ids=managers_of(cluster, clusters)),
+                replace(
+                    kubernetes_settings(cluster), manager_ids=queues.manager_ids(cluster, clusters)
+                ),
                 self._charts,
             )
             self._marks[cluster.id] = wanted[cluster.id]
@@ -151,23 +154,6 @@ def is_served(cluster: Cluster) -> bool:
     if cluster.state in (ClusterState.REGISTERING, ClusterState.ERROR):
         return cluster.was_available or cluster.not_available_since is not None
     return True
-
-
-def managers_of(cluster: Cluster, clusters: Sequence[Cluster]) -> tuple[str, ...]:
-    """Return the ids of the clusters that may dispatch work to a cluster, or may have done so.
-
-    What runs there is followed to its end, also when a manager names it no more.
-    """
-    if not queues.admits_itself(cluster):
-        return ()
-    return tuple(
-        sorted(
-            known
-            for each in clusters
-            if each.id != cluster.id and queues.dispatches(each)
-            for known in each.known_ids
-        )
-    )
 
 
 def kubernetes_settings(cluster: Cluster) -> KubernetesSettings:

@@ -16,7 +16,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gpuplane.backends.interface import AttemptPlan, BackendError, Tombstoned, Unavailable
+from gpuplane.backends.interface import (
+    NOT_DISPATCHING,
+    AttemptPlan,
+    BackendError,
+    Tombstoned,
+    Unavailable,
+)
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
@@ -58,9 +64,6 @@ from gpuplane.kube.kinds import JOB, NAMESPACE, Kind
 
 RELEASED = f"{names.PREFIX}released"
 """Annotation of a workload that was let go; in the same patch that lets it go."""
-
-NOT_DISPATCHING = "NotDispatching"
-"""Of an attempt that is to be dispatched and whose queue does not do that, or not yet."""
 
 _LATER = (Unreachable, TooManyRequests, ServerTrouble, Unauthorized, Unreadable, Conflict)
 """What says nothing of the attempt: the same may succeed at the next turn."""

@@ -38,10 +38,10 @@ from gpuplane.domains.queues.service.declaring import (
 from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,
     dispatch_workers,
-    dispatches,
     dispatching_queues,
     is_manager,
     join_manager,
+    manager_ids,
     start_connecting,
 )
 from gpuplane.domains.queues.service.seeing import (
@@ -124,7 +124,6 @@ __all__ = [
     "delete_local_queue",
     "delete_topology",
     "dispatch_workers",
-    "dispatches",
     "dispatching_queues",
     "door_names",
     "ensure_default_quotas",
@@ -144,6 +143,7 @@ __all__ = [
     "load_seen_usage",
     "load_shown_specs",
     "load_specs",
+    "manager_ids",
     "note_seen",
     "open_queues",
     "quantity_text",

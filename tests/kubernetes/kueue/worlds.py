@@ -266,7 +266,7 @@ async def running_kueue_world(
             await kueue.stop()
             turns.close()
             await backend.stop()
-            await _clean(client, str(cluster_id), prefix)
+            await clean(client, str(cluster_id), prefix)
             await client.close()
 
 
@@ -300,7 +300,7 @@ def _loops(
     return {body.name: body for body in bodies}
 
 
-async def _clean(client: KubeClient, cluster_id: str, prefix: str) -> None:
+async def clean(client: KubeClient, cluster_id: str, prefix: str) -> None:
     """Take away what a world made on the cluster."""
     for kind in (LOCAL_QUEUE, CLUSTER_QUEUE, COHORT, NAMESPACE):
         for each in await _found(client, kind, cluster_id, prefix):

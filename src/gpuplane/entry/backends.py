@@ -112,9 +112,7 @@ class BackendRegistry:
                 str(cluster.id),
                 self._home,
                 self._clock,
-                replace(
-                    kubernetes_settings(cluster), manager_ids=queues.manager_ids(cluster, clusters)
-                ),
+                replace(kubernetes_settings(cluster), manager_ids=managers),
                 self._charts,
             )
             self._marks[cluster.id] = wanted[cluster.id]

@@ -1,4 +1,4 @@
-"""A manager and a worker that is registered too: jobs submitted here are dispatched and followed."""
+"""A manager and its worker, both registered: jobs submitted here are dispatched and followed."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ resourcesToReserve) and pkg/cache/queue/cluster_queue.go (requeueIfNotPresent, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from gpuplane.core.quota import (
     OLD_GATES,
@@ -36,8 +37,8 @@ from gpuplane.core.quota import (
     queue_order_key,
 )
 
-MOST_CYCLES = 200
-"""Cycles of one step; where this is reached workloads evict one another for ever."""
+MOST_CYCLES = 2_000
+"""Cycles of one step; a state that comes back ends it long before."""
 Usage = Mapping[FlavorResource, int]
 
 
@@ -55,10 +56,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Holding:
-    """What an admitted workload holds, and since when in ms."""
+    """What an admitted workload holds, since when in ms, and whether it is being evicted."""
 
     usage: Usage
     admitted_at: int
+    is_evicted: bool = False
 
 
 @dataclass
@@ -83,11 +85,23 @@ class Queues:
         return [uid for uid in self.items if uid not in self.holdings]
 
 
+class Outcome(StrEnum):
+    """What a cycle does with a head."""
+
+    ASSUMED = "assumed"
+    PREEMPTING = "preempting"
+    SKIPPED = "skipped"
+    WAITING = "waiting"
+
+
 @dataclass
-class _Entry:
+class Entry:
+    """What a cycle decides of the head of one queue."""
+
     item: Item
     assignment: FlavorAssignment
     targets: tuple[Target, ...] = ()
+    outcome: Outcome = Outcome.WAITING
 
 
 class KueueLoop:
@@ -107,18 +121,53 @@ class KueueLoop:
         self._sticky: dict[str, str] = {}
 
     def settle(self, queues: Queues, now: int) -> None:
-        """Run cycles until nothing changes any more."""
-        self._tree = QuotaTree(self._specs.values(), self._cohorts, mode=self._mode)
-        for uid, holding in queues.holdings.items():
-            self._tree.add_usage(queues.items[uid].queue, holding.usage)
+        """Run cycles until nothing changes any more, or the same comes again and again."""
+        self._load(queues)
         self._tried.clear()
-        self._sticky.clear()
+        # Whoever evicts for itself stays first in its queue until it is admitted or deleted.
+        self._sticky = {
+            queue: uid
+            for queue, uid in self._sticky.items()
+            if uid in queues.items and uid not in queues.holdings
+        }
         # A blocked head of a StrictFIFO queue is looked at again and again.
         queues.active |= {uid for uid in queues.pending if self._is_strict(queues.items[uid])}
+        seen: dict[Hashable, int] = {}
         for _ in range(MOST_CYCLES):
+            state = self._state(queues)
+            if state in seen:
+                # Heads that hinder one another are tried for ever, and nothing comes of it.
+                queues.circles = len(queues.evictions) > seen[state]
+                return
+            seen[state] = len(queues.evictions)
             if not self._cycle(queues, now):
                 return
         queues.circles = True
+
+    def decide(
+        self, queues: Queues, heads: Mapping[str, Mapping[str, int] | None]
+    ) -> dict[str, Entry]:
+        """Return what one cycle decides of these heads; nothing is changed.
+
+        Args:
+            queues: Who holds what.
+            heads: By uid the flavors that were tried before, None to begin with the first.
+        """
+        self._load(queues)
+        with self._tree.trial():
+            return self._decide(queues, heads)
+
+    def _load(self, queues: Queues) -> None:
+        self._tree = QuotaTree(self._specs.values(), self._cohorts, mode=self._mode)
+        for uid, holding in queues.holdings.items():
+            self._tree.add_usage(queues.items[uid].queue, holding.usage)
+
+    def _state(self, queues: Queues) -> Hashable:
+        holdings = frozenset(
+            (uid, *(pair for pair in holding.usage)) for uid, holding in queues.holdings.items()
+        )
+        tried = frozenset((uid, *sorted(found.items())) for uid, found in self._tried.items())
+        return holdings, frozenset(queues.active), tried, frozenset(self._sticky.items())
 
     def _is_strict(self, item: Item) -> bool:
         return self._specs[item.queue].queueing_strategy is QueueingStrategy.STRICT_FIFO
@@ -138,32 +187,47 @@ class KueueLoop:
 
     def _cycle(self, queues: Queues, now: int) -> bool:
         """Look at every head once; return whether anything changed."""
-        admitted = self._admitted(queues)
-        entries = {}
-        for item in self._heads(queues):
-            entries[item.uid] = self._nominate(item, admitted)
-        started: list[_Entry] = []
-        preempting: list[_Entry] = []
-        failed: set[str] = set()
+        heads = {item.uid: self._tried.get(item.uid) for item in self._heads(queues)}
         with self._tree.trial():
-            for entry in self._ordered(entries):
-                self._process(entry, queues, started, preempting, failed)
+            entries = self._decide(queues, heads)
+        found = list(entries.values())
+        started = [entry for entry in found if entry.outcome is Outcome.ASSUMED]
+        preempting = [entry for entry in found if entry.outcome is Outcome.PREEMPTING]
         changed = bool(started or preempting)
         for entry in started:
             queues.holdings[entry.item.uid] = Holding(entry.assignment.usage, now)
             queues.active.discard(entry.item.uid)
-            self._sticky.pop(entry.item.queue, None)
+            if self._sticky.get(entry.item.queue) == entry.item.uid:
+                del self._sticky[entry.item.queue]
             self._tree.add_usage(entry.item.queue, entry.assignment.usage)
-        gone = {entry.item.uid for entry in started}
         for entry in preempting:
             self._evict(entry, queues)
-        kept = failed | {entry.item.uid for entry in preempting}
-        for uid, entry in entries.items():
-            if uid not in gone | kept:
+        for entry in found:
+            if entry.outcome is Outcome.WAITING:
                 changed |= self._requeue(entry, queues)
-        return changed or bool(failed)
+            elif entry.outcome is Outcome.SKIPPED:
+                self._tried.pop(entry.item.uid, None)
+                changed = True
+        return changed
 
-    def _nominate(self, item: Item, admitted: dict[str, list[AdmittedWorkload]]) -> _Entry:
+    def _decide(
+        self, queues: Queues, heads: Mapping[str, Mapping[str, int] | None]
+    ) -> dict[str, Entry]:
+        admitted = self._admitted(queues)
+        entries = {}
+        for uid in sorted(heads, key=lambda each: queues.items[each].queue):
+            entries[uid] = self._nominate(queues.items[uid], admitted, heads[uid])
+        taken: set[str] = set()
+        for entry in self._ordered(entries):
+            self._process(entry, queues, taken)
+        return entries
+
+    def _nominate(
+        self,
+        item: Item,
+        admitted: dict[str, list[AdmittedWorkload]],
+        tried: Mapping[str, int] | None,
+    ) -> Entry:
         asker = Preemptor(item.uid, item.queue, {}, item.priority, item.queued_at)
         oracle = plan_oracle(self._tree, asker, admitted, gates=OLD_GATES)
         assignment = assign_flavors(
@@ -171,15 +235,15 @@ class KueueLoop:
             item.queue,
             item.request,
             oracle=oracle,
-            last_tried=self._tried.get(item.uid),
+            last_tried=tried,
         )
-        entry = _Entry(item, assignment)
+        entry = Entry(item, assignment)
         if assignment.mode not in (FlavorMode.FIT, FlavorMode.NO_FIT):
             asker = Preemptor(item.uid, item.queue, assignment.usage, item.priority, item.queued_at)
             entry.targets = plan_preemption(self._tree, asker, admitted, gates=OLD_GATES)
         return entry
 
-    def _ordered(self, entries: dict[str, _Entry]) -> Iterator[_Entry]:
+    def _ordered(self, entries: dict[str, Entry]) -> Iterator[Entry]:
         heads = [
             Head(
                 uid,
@@ -200,14 +264,12 @@ class KueueLoop:
         while (popped := order.pop()) is not None:
             yield entries[popped.id]
 
-    def _process(
-        self,
-        entry: _Entry,
-        queues: Queues,
-        started: list[_Entry],
-        preempting: list[_Entry],
-        failed: set[str],
-    ) -> None:
+    def _process(self, entry: Entry, queues: Queues, taken: set[str]) -> None:
+        """Decide one head after those before it.
+
+        Args:
+            taken: Victims of the heads before; those of this one are added.
+        """
         item, usage = entry.item, entry.assignment.usage
         is_fit = entry.assignment.mode is FlavorMode.FIT
         if not is_fit and not entry.targets:
@@ -215,16 +277,15 @@ class KueueLoop:
             if policy.reclaim_within_cohort is not ReclaimWithinCohort.ANY:
                 self._tree.add_usage(item.queue, self._to_reserve(entry))
             return
-        taken = {target.workload.id for each in preempting for target in each.targets}
         own = {target.workload.id for target in entry.targets}
         if taken & own or not self._fits(item.queue, usage, taken | own, queues):
-            failed.add(item.uid)
-            self._tried.pop(item.uid, None)
+            entry.outcome = Outcome.SKIPPED
             return
         self._tree.add_usage(item.queue, usage)
-        (started if is_fit else preempting).append(entry)
+        taken |= own
+        entry.outcome = Outcome.ASSUMED if is_fit else Outcome.PREEMPTING
 
-    def _to_reserve(self, entry: _Entry) -> dict[FlavorResource, int]:
+    def _to_reserve(self, entry: Entry) -> dict[FlavorResource, int]:
         spec = self._specs[entry.item.queue]
         used = self._tree.usage_of(spec.name)
         found = {}
@@ -246,7 +307,7 @@ class KueueLoop:
                 amount <= self._tree.available(queue, pair) for pair, amount in usage.items()
             )
 
-    def _evict(self, entry: _Entry, queues: Queues) -> None:
+    def _evict(self, entry: Entry, queues: Queues) -> None:
         for target in entry.targets:
             uid = target.workload.id
             holding = queues.holdings.pop(uid, None)
@@ -259,7 +320,7 @@ class KueueLoop:
         if not self._is_strict(entry.item):
             self._sticky[entry.item.queue] = entry.item.uid
 
-    def _requeue(self, entry: _Entry, queues: Queues) -> bool:
+    def _requeue(self, entry: Entry, queues: Queues) -> bool:
         """Park a head that found nothing, or let it try its next flavor."""
         uid = entry.item.uid
         pending = {name: place for name, place in entry.assignment.last_tried.items() if place >= 0}
@@ -284,6 +345,7 @@ class KueueLoop:
                     item.priority,
                     item.queued_at,
                     holding.admitted_at,
+                    is_evicted=holding.is_evicted,
                 )
             )
         return found

@@ -72,6 +72,7 @@ class PodRun:
         self._init = [self._container(one) for one in spec.get("initContainers") or []]
         self._main = [self._container(one) for one in spec["containers"]]
         self._initialized = not self._init
+        self._is_over = False
         self._stop: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
         self._deletion = asyncio.Event()
         self._spec_of = {
@@ -147,8 +148,10 @@ class PodRun:
         grace_s = meta.get("deletionGracePeriodSeconds")
         if grace_s is None:
             grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
-        running = [one for one in self._init + self._main if one.process is not None]
-        await asyncio.gather(*(self._end_one(one, float(grace_s)) for one in running))
+        # Sidecars outlive the others, as kubelets do it.
+        for part in (self._main, self._init):
+            running = [one for one in part if one.process is not None]
+            await asyncio.gather(*(self._end_one(one, float(grace_s)) for one in running))
 
     async def _end_one(self, container: Container, grace_s: float) -> None:
         hook = (self._spec_of[container.name].get("lifecycle") or {}).get("preStop") or {}
@@ -184,8 +187,9 @@ class PodRun:
         finally:
             for run in runs:
                 run.cancel()
-        for container in self._init:
-            container.signal_all(signal.SIGTERM)
+        self._is_over = True
+        grace_s = float(self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))
+        await asyncio.gather(*(self._end_one(one, grace_s) for one in self._init))
         return "Succeeded" if all(one.exit_code == 0 for one in ended) else "Failed"
 
     def _missing_image(self) -> tuple[Container, str] | None:
@@ -258,7 +262,8 @@ class PodRun:
         back_off_s = BACK_OFF_S
         while True:
             ended = await self._run_once(container, probes=not init)
-            if not self._restarts(container, ended, init=init) or self._stop.done():
+            restarts = self._restarts(container, ended, init=init)
+            if not restarts or self._is_over or self._stop.done():
                 return ended
             said = f"back-off {back_off_s:.0f}s restarting failed container={container.name}"
             container.state = {"waiting": {"reason": "CrashLoopBackOff", "message": said}}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuplane.kube.preflight import KUEUE_RIGHTS, RIGHTS, Right
+from gpuplane.kube.preflight import KUEUE_RIGHTS, OPENSHIFT_RIGHTS, RIGHTS, Right
 
 PAGE = Path("charts/gpuplane/files/cluster-access.yaml")
 HEAD = "# Made from gpuplane.kube.preflight by `python -m tools.make_cluster_access`."
 
 
-def render(rights: Iterable[Right] = (*RIGHTS, *KUEUE_RIGHTS)) -> str:
+def render(rights: Iterable[Right] = (*RIGHTS, *KUEUE_RIGHTS, *OPENSHIFT_RIGHTS)) -> str:
     """Return the rules as YAML, one resource a rule, with the reasons as comments."""
     verbs: dict[tuple[str, str], list[str]] = {}
     reasons: dict[tuple[str, str], list[str]] = {}

@@ -196,6 +196,20 @@ class Client:
             await self.until(job_id, *statuses)
             self.load.remembered[key] = True
 
+    async def until_scaled(self, job_id: str, count: int) -> None:
+        """Wait until a service has so many replicas, or does not run any more."""
+
+        async def there() -> bool:
+            job = await get(self.plane, f"/jobs/{job_id}")
+            scale = (job["current_attempt"] or {}).get("scale")
+            if job["status"] in OVER or not scale:
+                return True
+            return bool(scale["present"] == count and scale["ready"] == count)
+
+        await wait_until_async(
+            there, f"{self.name} has {count} replicas", deadline_s=SETTLE_S, interval_s=POLL_S
+        )
+
     def remembered(self, what: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and is the same when the script is run again."""
         key = f"{self.name}/{what}"
@@ -284,6 +298,22 @@ async def higher_ones_that_take_devices(client: Client) -> None:
     await client.once(job, "running")
     high = simulated(0.2, priority="critical", gpu_type="nvidia-tesla-t4", gpu_count=4)
     await client.until(await client.submit(high, "completed", suffix="-high"))
+    await client.do("DELETE", f"/jobs/{job}")
+
+
+async def a_service_that_grows_and_shrinks(client: Client) -> None:
+    body = simulated(
+        3600.0, gpu_type=LONG, job_type="service",
+        replicas={"count": 1, "min": 0, "max": 2, "scale_to_zero": True},
+    )  # fmt: skip
+    body["spec"] = {"grace_s": 0}
+    job = await client.submit(body, "cancelled")
+    await client.once(job, "running")
+    for wanted in (2, 0):
+        if client.remembered(f"scaled to {wanted}", list) == []:
+            await client.do("PUT", f"/jobs/{job}/scale", {"replicas": wanted}, 409)
+            await client.until_scaled(job, wanted)
+            client.remembered(f"scaled to {wanted}", list).append(True)
     await client.do("DELETE", f"/jobs/{job}")
 
 
@@ -378,7 +408,8 @@ async def people_who_come_and_go(client: Client) -> None:
 SCRIPTS: Sequence[Script] = (
     many_simulated, a_gang, many_local, a_local_array, a_job_that_fails_twice, a_cancelled_one,
     a_cancelled_local_one, one_cancelled_at_once, a_later_one_and_its_follower, a_suspended_one,
-    a_preempted_one, higher_ones_that_take_devices, one_that_reports, one_tried_again_by_hand,
+    a_preempted_one, higher_ones_that_take_devices, a_service_that_grows_and_shrinks,
+    one_that_reports, one_tried_again_by_hand,
     one_with_a_secret, a_webhook, a_reservation, a_drained_node, an_operators_day,
     people_who_come_and_go,
 )  # fmt: skip

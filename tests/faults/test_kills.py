@@ -20,6 +20,7 @@ jobs.submit jobs.admit jobs.note_ensured jobs.take_in jobs.note_waiting jobs.loo
 jobs.learn jobs.cancel jobs.suspend jobs.resume jobs.retry jobs.change_priority
 jobs.preempt jobs.preempt_by_hand jobs.note_evict_sent
 jobs.report_progress jobs.report_checkpoint
+jobs.scale jobs.grow jobs.note_scale_told jobs.end_unstarted
 secrets.create_secret secrets.reveal
 events.create_webhook events.delete_webhook events.plan_deliveries events.store_deliveries
 placements.create_reservation placements.cancel_reservation
@@ -30,7 +31,7 @@ identity.create_project identity.delete_project identity.create_user identity.de
 identity.set_membership identity.create_token identity.revoke_token
 events.prune events.prune_deliveries jobs.prune_decisions db.prune_answers
 pipelines.follow pipelines.prune runs.register runs.prune_leftovers
-dispatcher.ensure dispatcher.evict
+dispatcher.ensure dispatcher.evict dispatcher.scale
 """.split()
 """Each is killed before and after its commit, or its word to the backend."""
 STEPS = """
@@ -44,6 +45,8 @@ SELDOM = frozenset(
         "identity.touch_token:before", "identity.touch_token:after",
         "jobs.end_never_started:before", "jobs.end_never_started:after",
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
+        "jobs.note_scale_failed:before", "jobs.note_scale_failed:after",
+        "jobs.note_starts_delayed:before", "jobs.note_starts_delayed:after",
         "jobs.prune:before", "jobs.prune:after",
         "jobs.prune_experience:before", "jobs.prune_experience:after",
         "nodes.note_cordon_failed:before", "nodes.note_cordon_failed:after",

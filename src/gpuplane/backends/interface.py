@@ -98,6 +98,10 @@ class AttemptPlan:
     """(label, values) that a node must have one of, with a `local_queue`: the GPU models asked."""
     dispatches: bool = False
     """Whether the cluster sends what comes through its `local_queue` to another, where it runs."""
+    scales: tuple[int, int] | None = None
+    """The fewest and the most replicas that a service may have; None where they are fixed."""
+    scale_number: int = 0
+    """Grows with each change of its replicas; an older plan changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,14 @@ class NodeObservation:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleObservation:
+    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have."""
+
+    ref: AttemptRef
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One look at a backend; `generation` grows when its inventory changes."""
 
@@ -191,6 +203,8 @@ class Observation:
     observed_at: int
     nodes: tuple[NodeObservation, ...]
     replicas: tuple[ReplicaObservation, ...]
+    scales: tuple[ScaleObservation, ...] = ()
+    """Of attempts whose number of replicas the cluster itself decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +218,14 @@ class ReplicaChanges:
         observed_at: When this was looked at, milliseconds since the epoch.
         replicas: One observation for each changed replica, in the order of the changes. Progress
             alone is a change only now and then: `observe` carries it at any time.
+        scales: One for each attempt of which the cluster's scaler wants another number.
     """
 
     cursor: str
     generation: int
     observed_at: int
     replicas: tuple[ReplicaObservation, ...]
+    scales: tuple[ScaleObservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +276,10 @@ class MigOrder:
     create: tuple[tuple[str, int], ...]
 
 
+STARTING = "Starting"
+"""The word of an `Unavailable` of an attempt that is being started and not there yet."""
+
+
 class BackendError(Exception):
     """A backend could not do what was asked; `word` is a `core.reasons.Word` value."""
 
@@ -279,6 +299,10 @@ class StaleEpoch(BackendError):
 
 class Tombstoned(BackendError):
     """The attempt was evicted before it started; it may never start."""
+
+
+class ScalerDecides(BackendError):
+    """An autoscaler of the cluster says how many replicas there are; nothing was changed."""
 
 
 class OffsetGone(BackendError):
@@ -443,6 +467,39 @@ class Repartitions(Protocol):
         Raises:
             BackendError: If the GPU is not there or not in MIG mode, an instance to be destroyed
                 is held by an attempt, or the instances cannot exist together; nothing is changed.
+        """
+        ...
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """A backend whose services may grow and shrink while they run."""
+
+    async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
+        """Have a started attempt run exactly the replicas of the plan.
+
+        Those that it has not yet are started where the plan says; those that the plan does not
+        name end with the reason `ScaledDown`, and are forgotten once they have. A plan with an
+        older `scale_number` than one that was seen changes nothing.
+
+        Raises:
+            Tombstoned: If the attempt was evicted: nothing more of it may start.
+            StaleEpoch: If a newer epoch of this attempt is known.
+            BackendError: If a replica cannot be started.
+        """
+        ...
+
+
+@runtime_checkable
+class DecidesScale(Protocol):
+    """A backend on which the cluster's own object says how many replicas a service has."""
+
+    async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
+        """Ask for so many replicas; what became of it is told by `scales` of an observation.
+
+        Raises:
+            ScalerDecides: If an autoscaler of the cluster decides it.
+            BackendError: If nothing is known of the attempt.
         """
         ...
 

@@ -40,9 +40,11 @@ def merge_quota(
     Args:
         row: The queue as the API shows it.
         flavors: Flavors with quotas of GPUs; amounts that are not named stay.
-        changes: Other fields with their new values.
+        changes: Other fields with their new values; of `preemption` what is named.
     """
     body = {name: copy.deepcopy(row[name]) for name in KEPT}
+    if "preemption" in changes:
+        changes = {**changes, "preemption": {**body["preemption"], **changes["preemption"]}}
     if flavors:
         body["coversEverything"] = False
     groups: list[dict[str, Any]] = body["resourceGroups"]

@@ -32,6 +32,7 @@ class Word(StrEnum):
     NO_QUOTA_FOR_MODEL = "NoQuotaForGpuModel"
     NO_QUEUE = "NoQueue"
     OFFERED = "WaitingForAdmission"
+    NOT_HANDED_OVER = "NotHandedOver"
     UNSCHEDULABLE = "Unschedulable"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.
@@ -83,6 +84,7 @@ class Word(StrEnum):
     GPU_FAILED = "GpuFailed"
     UNREADABLE = "SpecificationUnreadable"
     COMPLETED = "Completed"
+    SCALED_DOWN = "ScaledDown"
 
 
 @dataclass(frozen=True, slots=True)

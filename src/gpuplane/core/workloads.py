@@ -193,13 +193,32 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRequest:
-    """How many copies: `count` asked, `minimum` that may start, all or nothing when `gang`."""
+    """How many copies: `count` asked, `minimum` that may start, all or nothing when `gang`.
+
+    Args:
+        maximum: The most that a service may grow to.
+        scale_to_zero: Whether a service may run without any.
+        lowest: The fewest that a service may shrink to; None for `minimum`.
+    """
 
     count: int = 1
     minimum: int = 1
     maximum: int = 1
     gang: bool = True
     scale_to_zero: bool = False
+    lowest: int | None = None
+
+    @property
+    def fewest(self) -> int:
+        """Return how few replicas a service may be scaled to."""
+        if self.scale_to_zero:
+            return 0
+        return max(1, self.minimum if self.lowest is None else self.lowest)
+
+    @property
+    def most(self) -> int:
+        """Return how many replicas a service may be scaled to."""
+        return max(self.maximum, self.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 from gpuplane.backends.interface import Backend
@@ -47,6 +48,8 @@ class BackendRegistry:
         self._seed = seed
         self._backends: dict[ClusterId, Backend] = {}
         self._marks: dict[ClusterId, tuple[int, bool, str, tuple[str, ...]]] = {}
+        self.on_return: Callable[[ClusterId], None] | None = None
+        """Called when a registered cluster is heard of again that could not be reached."""
 
     def add(self, cluster: Cluster) -> Backend:
         """Build the backend of a cluster, once."""
@@ -107,7 +110,7 @@ class BackendRegistry:
             except (ProductError, BadKubeconfig) as error:
                 log.warning("cluster %s cannot be served: %s", cluster.name, error)
                 continue
-            self._backends[cluster.id] = KubernetesBackend(
+            made = KubernetesBackend(
                 KubeClient(connection),
                 str(cluster.id),
                 self._home,
@@ -115,7 +118,13 @@ class BackendRegistry:
                 replace(kubernetes_settings(cluster), manager_ids=managers),
                 self._charts,
             )
+            made.on_return = partial(self._tell_return, cluster.id)
+            self._backends[cluster.id] = made
             self._marks[cluster.id] = wanted[cluster.id]
+
+    def _tell_return(self, cluster_id: ClusterId) -> None:
+        if self.on_return is not None:
+            self.on_return(cluster_id)
 
     def find(self, cluster_id: ClusterId) -> Backend | None:
         """Return the backend of a cluster, or None when no part here serves it."""

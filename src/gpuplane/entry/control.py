@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -11,6 +12,7 @@ from gpuplane import __version__
 from gpuplane.api.app import create_app
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.local.settings import LocalSettings
+from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.schema import upgrade_schema
@@ -107,6 +109,12 @@ class ControlPlane:
         self.database.close()
 
 
+def _look_again(runner: LoopRunner, looker: ClustersLoop, cluster_id: ClusterId) -> None:
+    """Have a cluster looked at now that was heard of again: its back-off has served its end."""
+    looker.note_return(cluster_id)
+    runner.wake([looker.name])
+
+
 def open_database(settings: Settings) -> Database:
     """Return the database that settings name, at this version's schema.
 
@@ -166,6 +174,8 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
     loops = make_loops(parts, around)
     for body in loops:
         parts.runner.add(body)
+        if isinstance(body, ClustersLoop):
+            parts.backends.on_return = partial(_look_again, parts.runner, body)
     control["it"] = ControlPlane(
         parts=parts,
         token=home.ensure_token(),

@@ -33,6 +33,8 @@ RELIST_S = 3_600
 """A whole list so often, against whatever a watch may have missed unnoticed."""
 BACKOFF_FIRST_S = 0.5
 BACKOFF_LAST_S = 30.0
+AWAY_LAST_S = 5.0
+"""The same for a server that nobody reaches: a try costs it nothing, and it is heard of soon."""
 SHORTEST_WATCH_S = 1.0
 """A watch that ends earlier without an event is a server, or a proxy, that cannot watch."""
 MAX_OBJECTS = 500_000
@@ -151,6 +153,8 @@ class Informer(Generic[T]):
         self._listed_at = 0.0
         self._resynced_at = self._clock.monotonic()
         self._gaps = 0
+        self._is_away = False
+        self._on_return: Callable[[], None] | None = None
 
     # Before it is started
 
@@ -167,6 +171,10 @@ class Informer(Generic[T]):
         It must be quick and must not wait; what it raises is logged and does not stop the rest.
         """
         self._callbacks.append(callback)
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        """Have a function called on the event loop when the server is heard of again."""
+        self._on_return = callback
 
     def start(self) -> None:
         """Begin to read; does nothing when it has begun."""
@@ -268,6 +276,7 @@ class Informer(Generic[T]):
                 self._failed(str(error))
             except KubeError as error:
                 self._failed(str(error))
+                self._is_away = isinstance(error, Unreachable)
             except Exception as error:
                 log.exception("an informer of %s failed", self.kind)
                 self._version = None
@@ -289,6 +298,7 @@ class Informer(Generic[T]):
             await self._resync()
 
     def _failed(self, why: str) -> None:
+        self._is_away = False
         self.state.failures += 1
         if why != self.state.last_error:  # once, not at each try
             log.warning("%s cannot be read: %s", self.kind, why)
@@ -296,13 +306,17 @@ class Informer(Generic[T]):
 
     def _heard(self) -> None:
         self.state.heard_at = self._clock.monotonic()
+        has_returned = self.state.failures > 0
         self.state.failures = 0
         self.state.last_error = ""
+        if has_returned and self._on_return is not None:
+            self._on_return()
 
     def _pause_s(self) -> float:
         """Return a pause that grows with the failures, spread so that informers do not march."""
         tries = max(self.state.failures, self._gaps, 1)
-        longest = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** min(tries - 1, 10))
+        last_s = AWAY_LAST_S if self._is_away else BACKOFF_LAST_S
+        longest = min(last_s, BACKOFF_FIRST_S * 2.0 ** min(tries - 1, 10))
         return longest * random.uniform(0.5, 1.0)
 
     async def _list(self) -> None:

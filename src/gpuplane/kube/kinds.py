@@ -155,6 +155,7 @@ TOPOLOGY = _wide(_kueue("topologies", "Topology"))
 PROVISIONING_REQUEST = Kind(
     "autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest"
 )
+ROUTE = Kind("route.openshift.io", "v1", "routes", "Route")
 GPU_WORKLOAD = Kind("gpu.warp.dev", "v1alpha1", "gpuworkloads", "GPUWorkload")
 
 KINDS: tuple[Kind, ...] = tuple(

@@ -85,6 +85,9 @@ RIGHTS: tuple[Right, ...] = (
           is_required=False),
     Right(kinds.DAEMON_SET, (*READ, "create"), "add-ons are installed", is_required=False),
 )  # fmt: skip
+OPENSHIFT_RIGHTS: tuple[Right, ...] = (
+    Right(kinds.ROUTE, (*READ, *WRITE), "services are reached from outside", is_required=False),
+)
 KUEUE_RIGHTS: tuple[Right, ...] = (
     Right(kinds.RESOURCE_FLAVOR, (*READ, *WRITE), "quotas are written", is_required=False),
     Right(kinds.CLUSTER_QUEUE, (*READ, *WRITE), "quotas are written", is_required=False),
@@ -172,6 +175,8 @@ async def look_at(client: KubeClient, server: str) -> ClusterLook:
     is_openshift = await client.served("security.openshift.io") is not None
     kueue = await client.served("kueue.x-k8s.io")
     wanted = (*RIGHTS, *KUEUE_RIGHTS) if kueue is not None else RIGHTS
+    if await client.served(kinds.ROUTE.group) is not None:
+        wanted = (*wanted, *OPENSHIFT_RIGHTS)
     distribution = "openshift" if is_openshift else distribution_of(version.text, server)
     return ClusterLook(
         version=version.text,

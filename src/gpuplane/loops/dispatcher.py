@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.backends.interface import (
+    STARTING,
     AttemptPlan,
     AttemptRef,
     Backend,
@@ -20,7 +21,7 @@ from gpuplane.backends.interface import (
     Tombstoned,
     Unavailable,
 )
-from gpuplane.core.ids import ClusterId
+from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -33,9 +34,10 @@ from gpuplane.kit.failpoints import failpoint
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import Tracing
 from gpuplane.loops.looks import Looks
-from gpuplane.loops.offers import Offers, OffersToDo
+from gpuplane.loops.offers import MAX_TOLD_CHARS, Offers, OffersToDo
 from gpuplane.loops.ports import Backends
 from gpuplane.loops.releases import release
+from gpuplane.loops.scaler import Scaler
 
 log = logging.getLogger("gpuplane.dispatcher")
 
@@ -57,6 +59,8 @@ class Outcome:
     word: str = ""
     message: str = ""
     gone: bool = False
+    delay: str = ""
+    """Why the backend could not take it on yet; its turn comes again."""
 
 
 class DispatcherLoop:
@@ -99,7 +103,10 @@ class DispatcherLoop:
         self._chance = chance
         self._keys = keys
         self._tracing = tracing
+        self._told: dict[ClusterId, dict[AttemptId, str]] = {}
+        """Why attempts were not taken on at their last turn, as it was stored."""
         self._offers = Offers(database, clock, around, chance, self._reveal)
+        self._scaler = Scaler(database, clock, backends, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
         """Start and stop one batch; True when something was done and there may be more."""
@@ -134,7 +141,8 @@ class DispatcherLoop:
         if mine is not None:
             evicted = await self._evict(mine.to_evict) if mine.to_evict else 0
             noted = await self._ensure(mine.waiting) if mine.waiting else 0
-            is_done, is_full = bool(evicted or noted), mine.is_full
+            told = await self._scaler.tell(mine.to_scale) if mine.to_scale else 0
+            is_done, is_full = bool(evicted or noted or told), mine.is_full
         more = await self._offers.serve(offers) if offers is not None else False
         return more or (is_done and is_full)
 
@@ -154,10 +162,19 @@ class DispatcherLoop:
             while pending:
                 done, pending = await asyncio.wait(pending, timeout=NOTE_EVERY_S)
                 noted += await self._note([each.result() for each in done], around)
+        self._forget_told(waiting)
         return noted
+
+    def _forget_told(self, waiting: Sequence[Attempt]) -> None:
+        """Remember what was said of those alone that one cluster was to start."""
+        there = {each.id for each in waiting}
+        for cluster_id in {each.cluster_id for each in waiting}:
+            told = self._told.get(cluster_id, {})
+            self._told[cluster_id] = {key: why for key, why in told.items() if key in there}
 
     async def _note(self, outcomes: Sequence[tuple[Job, Outcome]], around: Surroundings) -> int:
         """Store what became of starts; return of how many there was something to store."""
+        await self._tell(outcomes)
         now = self._clock.now_ms()
         started = [(job, each.attempt) for job, each in outcomes if not each.word and not each.gone]
         if started:
@@ -179,6 +196,18 @@ class DispatcherLoop:
                 )
         return sum(not each.gone for _, each in outcomes)
 
+    async def _tell(self, outcomes: Sequence[tuple[Job, Outcome]]) -> None:
+        """Say at jobs why they are not taken on yet, once for each reason."""
+        why = {}
+        for job, each in outcomes:
+            told = self._told.setdefault(each.attempt.cluster_id, {})
+            if each.delay and told.get(each.attempt.id) != each.delay:
+                why[job.id] = told[each.attempt.id] = each.delay
+        if why:
+            await self._database.write(
+                "jobs.note_starts_delayed", partial(jobs.note_starts_delayed, why=why)
+            )
+
     async def _start(self, job: Job, attempt: Attempt, plan: AttemptPlan) -> Outcome:
         backend = self._backends.find(attempt.cluster_id)
         if backend is None:
@@ -198,7 +227,9 @@ class DispatcherLoop:
             return Outcome(attempt, gone=True)
         except Unavailable as error:
             log.warning("attempt %s cannot be started just now: %s", attempt.id, error.message)
-            return Outcome(attempt, gone=True)  # its turn comes again; monitors bound the wait
+            # Its turn comes again; monitors bound the wait.
+            why = "" if error.word == STARTING else error.message[:MAX_TOLD_CHARS]
+            return Outcome(attempt, gone=True, delay=why)
         except BackendError as error:
             return Outcome(attempt, error.word or str(Word.START_FAILED), error.message)
         return Outcome(attempt)
@@ -236,6 +267,8 @@ class DispatcherLoop:
                 failpoint("dispatcher.evict:before")
                 await backend.evict(ref, attempt.grace_s, attempt.stop_reason)
                 failpoint("dispatcher.evict:after")
+                if await self._scaler.end_unstarted(attempt, backend):
+                    continue
             except BackendError as error:
                 log.warning("attempt %s cannot be stopped just now: %s", attempt.id, error.message)
                 continue
@@ -282,6 +315,7 @@ class _ToDo:
 
     to_evict: Sequence[Attempt]
     waiting: Sequence[Attempt]
+    to_scale: Sequence[Attempt]
     is_full: bool
     """Whether the batch took as many as it may, so that more may be left."""
 
@@ -290,12 +324,14 @@ def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[Clust
     """Return what is to be stopped and started, by cluster."""
     to_evict = jobs.list_to_evict(session, served, BATCH)
     waiting = jobs.list_to_ensure(session, served, BATCH)
-    is_full = BATCH in (len(to_evict), len(waiting))
-    ids = {each.cluster_id for each in (*to_evict, *waiting)}
+    to_scale = jobs.list_to_scale(session, served, BATCH)
+    is_full = BATCH in (len(to_evict), len(waiting), len(to_scale))
+    ids = {each.cluster_id for each in (*to_evict, *waiting, *to_scale)}
     return {
         cluster_id: _ToDo(
             [each for each in to_evict if each.cluster_id == cluster_id],
             [each for each in waiting if each.cluster_id == cluster_id],
+            [each for each in to_scale if each.cluster_id == cluster_id],
             is_full,
         )
         for cluster_id in ids

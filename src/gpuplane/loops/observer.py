@@ -144,15 +144,22 @@ class ObserverLoop:
         if isinstance(backend, ObservesChanges):
             changes = await backend.observe_replicas_since(cursor)
             seen: Sequence[ReplicaObservation] = changes.replicas
+            scales = changes.scales
             if self._generations.get(cluster_id, changes.generation) != changes.generation:
                 self._wake_inventory()
             self._generations[cluster_id] = changes.generation
         else:
-            seen = (await backend.observe()).replicas
+            whole = await backend.observe()
+            seen, scales = whole.replicas, whole.scales
         if again := self._again.pop(cluster_id, set()):
             known = {each.ref.attempt_id for each in seen}
-            whole = (await backend.observe()).replicas
-            seen = [*(each for each in whole if each.ref.attempt_id in again - known), *seen]
+            replicas = (await backend.observe()).replicas
+            seen = [*(each for each in replicas if each.ref.attempt_id in again - known), *seen]
+        if scales:  # first: what left because fewer are wanted must not be thought to be missing
+            await self._database.write(
+                "jobs.note_scales",
+                partial(jobs.note_scales, seen=scales, now=self._clock.now_ms()),
+            )
         seen = await self._settle_offers(cluster_id, backend, seen, is_whole=not cursor)
         seen, self._again[cluster_id] = await self._ends.judge(seen)
         for part in _batches(seen):

@@ -34,9 +34,7 @@ BATCH = 200
 """Offers carried in one turn: each is a few calls to an API server."""
 WITHDRAW_REASON = "Withdrawn"
 Ask = Callable[[AttemptPlan, dict[str, str]], Awaitable[None]]
-DELAYED = "NotHandedOver"
-"""What is said of an offer that its cluster could not take just now, until the cluster speaks."""
-MAX_TOLD_CHARS = 500
+MAX_TOLD_CHARS = 800
 """Of the cluster's sentence: the name of a webhook and why it does not answer, not its body."""
 
 
@@ -233,7 +231,7 @@ def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: 
         jobs.note_admission(
             session,
             attempt_id,
-            reason=DELAYED,
+            reason=str(Word.NOT_HANDED_OVER),
             message=why,
             admitted_at=None,
             usage_of={},

@@ -180,6 +180,10 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=2", "--yes")
     row = cli.ok("quotas", "show", "museum", *on, "-o", "json").data
     assert row["cohort"] == "arts"
+    assert row["preemption"]["reclaimWithinCohort"] == "Never"
+    cli.ok("quotas", "set", *on, "museum", "--reclaim-within-cohort", "any", "--yes")
+    row = cli.ok("quotas", "show", "museum", *on, "-o", "json").data
+    assert row["preemption"]["reclaimWithinCohort"] == "Any"
     quota = row["resourceGroups"][0]["flavors"][0]["resources"][0]
     assert (quota["nominalQuota"], quota["borrowingLimit"]) == ("2", "2")
     cli.ok("cohorts", "set", *on, "arts", "--weight", "2")

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gpuplane.backends.interface import AttemptPlan
+from gpuplane.backends.interface import STARTING, AttemptPlan, Unavailable
 from gpuplane.backends.simulated.backend import SimulatedBackend
 from gpuplane.backends.simulated.loader import parse_fleet
 from gpuplane.domains.clusters import service as clusters
@@ -118,3 +118,62 @@ async def test_stopping_ends_what_hangs_and_the_next_to_start_does_it(
     stuck.answers.set()
     await turn_until_it_runs(world, impatient(world, sealing_keys), waiting)
     assert stuck.asked == 2
+
+
+class Hindered(SimulatedBackend):
+    """A cluster that takes nothing on while there is a hindrance."""
+
+    hindrance: Unavailable | None = None
+
+    async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+        if self.hindrance is not None:
+            raise self.hindrance
+        await super().ensure_workload(plan, secrets)
+
+
+def hinder(world: World, tmp_path: Path) -> Hindered:
+    """Have the simulated cluster be served by a backend that can be hindered."""
+    clock = world.server.clock
+    backend = Hindered(parse_fleet(FLEET, "sim.yaml"), clock, seed=1, state_path=tmp_path / "h.db")
+    world.registry.backends[world.sim] = backend
+    return backend
+
+
+async def test_an_admitted_job_says_what_its_cluster_waits_for_and_starts_once_that_is_there(
+    world: World, tmp_path: Path
+) -> None:
+    backend = hinder(world, tmp_path)
+    backend.hindrance = Unavailable("", 'The webhook "x" does not answer.')
+    job = await world.submit(gpu_count=1, spec=runs_for(60))
+    await world.turn(2)
+    why = await world.ask("GET", f"/jobs/{job['id']}/why")
+    assert (why["status"], why["reason"]) == ("scheduled", "NotHandedOver")
+    assert why["sentence"] == 'The webhook "x" does not answer.'
+    assert why["fix"]
+    backend.hindrance = None
+    await world.turn(2)
+    found = await world.job(job["id"])
+    assert (found["status"], found["reason"], found["status_message"]) == ("running", "", "")
+    assert found["attempt_count"] == 1
+
+
+async def test_a_start_that_never_comes_ends_with_what_it_waited_for(
+    world: World, tmp_path: Path
+) -> None:
+    backend = hinder(world, tmp_path)
+    backend.hindrance = Unavailable("", 'The webhook "x" does not answer.')
+    job = await world.submit(gpu_count=1, spec=runs_for(60), max_retries=0)
+    await world.turn(2)
+    await world.after(601)
+    found = await world.job(job["id"])
+    assert (found["status"], found["reason"]) == ("failed", "StartTimeout")
+    assert 'The webhook "x" does not answer.' in found["status_message"]
+
+
+async def test_a_start_that_is_under_way_is_no_delay(world: World, tmp_path: Path) -> None:
+    backend = hinder(world, tmp_path)
+    backend.hindrance = Unavailable(STARTING, "Helm is still installing the chart")
+    job = await world.submit(gpu_count=1, spec=runs_for(60))
+    await world.turn(2)
+    found = await world.job(job["id"])
+    assert (found["status"], found["reason"]) == ("scheduled", "")

@@ -233,11 +233,15 @@ async def test_a_server_that_is_back_is_heard_of_before_anything_changes_there(
 ) -> None:
     await started(watched, cluster, "a")
     informer = watched.informer
+    returned: list[int] = []
+    informer.on_return(lambda: returned.append(informer.state.failures))
     await cluster.server.stop()
     await wait_until_async(lambda: informer.state.failures > 0, "a failure is counted")
+    assert returned == []
     await cluster.server.start()
     await wait_until_async(lambda: informer.state.failures == 0, "the watch stands")
     assert (cluster.lists, informer.state.last_error) == (1, "")
+    assert returned == [0]
 
 
 async def test_a_watch_of_what_never_changes_is_opened_anew_and_is_no_failure(

@@ -57,7 +57,7 @@ def test_a_role_calls_what_its_table_says_and_all_that_it_says(
 def test_the_control_plane_calls_only_what_registration_checks() -> None:
     checked = {
         (right.kind.group, right.kind.plural, verb)
-        for right in (*preflight.RIGHTS, *preflight.KUEUE_RIGHTS)
+        for right in (*preflight.RIGHTS, *preflight.KUEUE_RIGHTS, *preflight.OPENSHIFT_RIGHTS)
         for verb in right.verbs
     }
     found = set().union(*(called(package, NAMED) for package in CONTROL_PLANE))
@@ -70,7 +70,7 @@ def test_the_rules_of_the_access_account_are_those_that_registration_checks() ->
     assert text == make_cluster_access.render(), "run `python -m tools.make_cluster_access`"
     rules = yaml.safe_load(text)
     granted = {(group, resource, verb) for group, resource, verb, _ in list_granted(rules)}
-    for right in (*preflight.RIGHTS, *preflight.KUEUE_RIGHTS):
+    for right in (*preflight.RIGHTS, *preflight.KUEUE_RIGHTS, *preflight.OPENSHIFT_RIGHTS):
         part = f"/{right.subresource}" if right.subresource else ""
         for verb in right.verbs:
             assert (right.kind.group, f"{right.kind.plural}{part}", verb) in granted

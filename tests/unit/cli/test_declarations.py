@@ -86,6 +86,16 @@ def test_a_model_beside_another_is_added_and_fields_named_are_replaced() -> None
     ]
 
 
+def test_of_the_preemption_only_what_is_named_is_replaced() -> None:
+    changes = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    body = merge_quota(row(), [], changes)
+    assert body["preemption"] == {
+        "reclaimWithinCohort": "Any",
+        "withinClusterQueue": "LowerPriority",
+    }
+    assert changes == {"preemption": {"withinClusterQueue": "LowerPriority"}}
+
+
 def test_naming_what_stands_already_changes_nothing() -> None:
     flavor = {"name": "nvidia-l4", "resources": [{"name": GPU, "nominalQuota": 2}]}
     assert list_differences(row(), merge_quota(row(), [flavor], {"cohort": "co"})) == []

@@ -7,7 +7,7 @@ label.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -24,9 +24,10 @@ from gpuplane.backends.interface import (
     Stream,
     Unavailable,
 )
-from gpuplane.backends.kubernetes import dispatched, starting
+from gpuplane.backends.kubernetes import dispatched, scaling, starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
+from gpuplane.backends.kubernetes.creating import PodTroubles
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID
@@ -40,7 +41,7 @@ from gpuplane.backends.kubernetes.records import (
 )
 from gpuplane.backends.kubernetes.releasing import Releases
 from gpuplane.backends.kubernetes.reporting import Reporter
-from gpuplane.backends.kubernetes.served import Served, read_classes
+from gpuplane.backends.kubernetes.served import NO_ROUTES, Served, read_classes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import Settler, delete_main
 from gpuplane.backends.kubernetes.shapes import Pod
@@ -51,7 +52,7 @@ from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError, NotThere, Unreachable
-from gpuplane.kube.kinds import JOB_SET, POD, SCALED_OBJECT, STORAGE_CLASS
+from gpuplane.kube.kinds import JOB_SET, POD, ROUTE, SCALED_OBJECT, STORAGE_CLASS
 
 NOTHING_KEPT = "NothingKept"
 """The word of a BackendError for an attempt of which nothing is kept."""
@@ -79,6 +80,8 @@ class KubernetesBackend:
     """
 
     kind = "kubernetes"
+    on_return: Callable[[], None] | None = None
+    """Called when the cluster, which could not be reached, is heard of again."""
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class KubernetesBackend:
             self._releases.uninstall,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
+        self._troubles = PodTroubles(client, self._view, clock, self._changed.set)
         self._watch = ClusterWatch(
             client,
             self._view,
@@ -133,12 +137,14 @@ class KubernetesBackend:
             (*self.settings.former_ids, *self.settings.manager_ids),
             # Where Kueue admits, the cluster itself knows what is free.
             sees_others=self.settings.admission == "embedded",
+            returned=self._note_return,
         )
         self._served = Served()
         self._starts: WeakValueDictionary[AttemptId, asyncio.Lock] = WeakValueDictionary()
         self._opening: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begin to listen to the cluster; may be called again after a failure.
@@ -160,7 +166,7 @@ class KubernetesBackend:
 
     async def stop(self) -> None:
         """Let go of the cluster; what runs goes on."""
-        for task in (self._opening, self._settling, self._reporting):
+        for task in (self._opening, self._settling, self._reporting, self._asking):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, BackendError):
@@ -201,14 +207,16 @@ class KubernetesBackend:
             for each in self._watch.node_facts()
         )
         replicas = tuple(self._view.observe())
-        return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas)
+        scales = tuple(self._view.scales_since(""))
+        return Observation(self._watch.inventory, self._clock.now_ms(), nodes, replicas, scales)
 
     async def observe_replicas_since(self, cursor: str) -> ReplicaChanges:
         """Return the replicas that changed since the cursor; see `ObservesChanges`."""
         await self._open_and_heard()
+        scales = tuple(self._view.scales_since(cursor))
         position, replicas = self._view.changed_since(cursor)
         now = self._clock.now_ms()
-        return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas))
+        return ReplicaChanges(position, self._watch.inventory, now, tuple(replicas), scales)
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when an informer saw something new, or after timeout_s; see `Backend`."""
@@ -262,6 +270,23 @@ class KubernetesBackend:
         await self.open()
         with starting.told():
             return await dispatched.read_end(self.client, self._records, ref, self._clock.now_ms())
+
+    async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
+        """Have a started service run exactly the replicas of the plan; see `Scales`.
+
+        Which pods go is the cluster's to say, and with what grace is in their template.
+        """
+        await self.open()
+        with starting.told():
+            await scaling.scale(self.client, self._records, self._view, plan)
+        self._note_change()
+
+    async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
+        """Ask for so many replicas; see `DecidesScale`."""
+        record = await self._kept(ref)
+        with starting.told():
+            await scaling.set_wanted(self.client, record, wanted, has_keda=self._served.keda)
+        self._note_change()
 
     async def evict(self, ref: AttemptRef, grace_s: float, reason: str) -> None:
         """Stop an attempt, or forbid its start; see `Backend`."""
@@ -379,17 +404,28 @@ class KubernetesBackend:
                 self.client.served(SCALED_OBJECT.group),
                 self.client.list(STORAGE_CLASS),
             )
+            no_routes = await self._why_no_routes()
             # Sets that may not be listed are not made either: their ends would never be seen.
             jobsets = group is not None and await self.client.can_i("list", JOB_SET)
         names, default = read_classes(classes)
-        self._served = Served(jobsets, keda is not None, names, default)
-        if not await self._watch.start(jobsets=self._served.jobsets):
+        self._served = Served(jobsets, keda is not None, names, default, no_routes)
+        if not await self._watch.start(jobsets=self._served.jobsets, routes=not no_routes):
             raise Unavailable("Unreachable", self._watch.trouble or "the first lists took too long")
         self._settling = asyncio.create_task(self._settler.run(), name=f"settle:{self.cluster_id}")
         self._reporting = asyncio.create_task(
             self._reporter.run(), name=f"report:{self.cluster_id}"
         )
+        self._asking = asyncio.create_task(self._troubles.run(), name=f"ask:{self.cluster_id}")
         self._settler.wake()
+
+    async def _why_no_routes(self) -> str:
+        """Return why no Routes can be made: not served, or not allowed; empty where they can."""
+        if await self.client.served(ROUTE.group) is None:
+            return NO_ROUTES
+        denied = [each for each in ("list", "create") if not await self.client.can_i(each, ROUTE)]
+        if not denied:
+            return ""
+        return f"the credentials of the cluster may not {' or '.join(denied)} routes.{ROUTE.group}"
 
     def _failed_to_open(self) -> bool:
         task = self._opening
@@ -398,6 +434,11 @@ class KubernetesBackend:
     def _note_change(self) -> None:
         self._changed.set()
         self._settler.wake()
+
+    def _note_return(self) -> None:
+        self._note_change()
+        if self.on_return is not None:
+            self.on_return()
 
     def _is_silent(self) -> bool:
         return self._watch.is_silent(SILENT_S)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuplane.backends.kubernetes.manifests.lastreports import LAST_REPORT
 from gpuplane.backends.kubernetes.manifests.workspaces import UNPACK
 from gpuplane.backends.kubernetes.names import PLACEMENT_GATE, PREFIX
 from gpuplane.backends.kubernetes.shapes import Condition, Container, Pod
@@ -130,6 +131,8 @@ def _of_container(pod: Pod, code: int | None, signal: int | None) -> Cause:
 def _failed_before(pod: Pod) -> str:
     """Return how what comes before the job's container failed, empty where it did not."""
     for container in pod.status.init_container_statuses:
+        if container.name == LAST_REPORT:
+            continue
         for state in (container.state, container.last_state):
             ended = state.terminated
             if ended is not None and ended.exit_code:

@@ -26,6 +26,12 @@ GPU_IDS = f"{PREFIX}gpu-ids"
 PLACEMENTS = f"{PREFIX}placements"
 """On a workload of several nodes: JSON of rank to node and GPUs, for the gate of each pod."""
 
+RELEASED = f"{PREFIX}released"
+"""On a workload that was let go; in the same patch that lets it go."""
+
+SCALE = f"{PREFIX}scale"
+"""On a service that scales: the number of the change that its places are of."""
+
 RELEASE = f"{PREFIX}release"
 """On the object that a Helm release hangs on; its value is the release's name."""
 PART = f"{PREFIX}part"

@@ -17,9 +17,11 @@ from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.manifests.services import url_of
 from gpuplane.backends.kubernetes.records import LASTING, NEVER, STARTED, Outcome, Record
+from gpuplane.backends.kubernetes.reports import last_report
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
+from gpuplane.kube.webhooks import told
 
 SECOND_MS = 1000
 VANISHED_MS = 20_000
@@ -53,6 +55,8 @@ class Sight:
         gone: Uids of pods that are no longer there.
         main: Its workload, None where there is none.
         nodes: By name; a node that is not in it is gone.
+        trouble: Why no pod of it could be made, as its controller tells it.
+        route: (URL, trouble) of its Route; both empty where there is none or nothing is said yet.
     """
 
     record: Record
@@ -60,6 +64,8 @@ class Sight:
     gone: frozenset[str] = frozenset()
     main: Main | None = None
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    trouble: str = ""
+    route: tuple[str, str] = ("", "")
 
 
 def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
@@ -157,6 +163,9 @@ def _ended(record: Record, rank: int, outcome: Outcome) -> ReplicaObservation:
         message=outcome.message,
         restart_count=outcome.restart_count,
         outputs=outcome.outputs,
+        progress_ratio=outcome.progress_ratio,
+        checkpoint=outcome.checkpoint,
+        checkpoint_at=outcome.ended_at if outcome.checkpoint else None,
         port=record.port,
         node_name=outcome.node_name,
         gpu_ids=tuple(GpuId(each) for each in outcome.gpu_ids),
@@ -168,7 +177,7 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     stopping = bool(record.evict_reason)
     if pod is None:
         phase = Phase.STOPPING if stopping else Phase.STARTING
-        trouble = _main_trouble(sight.main) or _trouble_of_others(sight, None)
+        trouble = _main_trouble(sight.main) or sight.trouble or _trouble_of_others(sight, None)
         return _blank(record.ref, rank, phase, trouble)
     container = pod.main
     running = container.state.running if container is not None else None
@@ -185,6 +194,8 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     has_url = record.port is not None and phase is Phase.RUNNING
     service = record.service or record.name
     url = url_of(service, record.namespace, record.port or 0) if has_url else None
+    if has_url:
+        url, message = sight.route[0] or url, message or sight.route[1]
     ready = container.ready if container is not None and record.port is not None else None
     if record.is_release:
         message = message or _trouble_of_others(sight, pod)
@@ -245,7 +256,7 @@ def _phase_of_running(pod: Pod, node: NodeState | None) -> tuple[Phase, str]:
 def _main_trouble(main: Main | None) -> str:
     for condition in main.status.conditions if main is not None else ():
         if condition.type in ("ReplicaFailure", "FailureTarget") and condition.status == "True":
-            return f"{condition.reason}: {condition.message}"
+            return f"{condition.reason}: {told(condition.message)}"
     return ""
 
 
@@ -263,6 +274,38 @@ def _started_at(pod: Pod) -> int | None:
     return None
 
 
+def find_wanted(sight: Sight) -> int | None:
+    """Return how many replicas the Deployment of a service that scales asks for; None of others.
+
+    One that was not let go yet asks for none, and says nothing.
+    """
+    record, main = sight.record, sight.main
+    if record.most is None or record.fate != STARTED or record.evict_reason or main is None:
+        return None
+    metadata = main.metadata
+    if names.RELEASED not in metadata.annotations or metadata.deletion_timestamp:
+        return None
+    asked = main.spec.replicas
+    return None if asked is None else min(asked, record.most)
+
+
+def find_scaled_away(sight: Sight, by_rank: Mapping[int, Pod]) -> frozenset[int]:
+    """Return the ranks whose pods a scaler took away: as many as are there beyond what it wants.
+
+    A pod that went and is to come again is none of them: its Deployment wants as many as before.
+    """
+    wanted = find_wanted(sight)
+    if wanted is None:
+        return frozenset()
+    left = [rank for rank in sight.record.staying if str(rank) not in sight.record.outcomes]
+    without = [
+        rank
+        for rank in sorted(left, reverse=True)
+        if (pod := by_rank.get(rank)) is None or pod.is_over or pod.metadata.uid in sight.gone
+    ]
+    return frozenset(without[: max(0, len(left) - wanted)])
+
+
 def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     """Return the ends that are seen and not recorded yet, by rank.
 
@@ -275,11 +318,15 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
     if _is_held_back(sight) or _is_going(sight):
         return {}
     by_rank = pods_by_rank(sight)
+    away = find_scaled_away(sight, by_rank)
     found: dict[int, Outcome] = {}
     for rank in record.ranks:
         if str(rank) in record.outcomes:
             continue
         pod = by_rank.get(rank)
+        if rank in away:
+            found[rank] = _scaled_away(pod, now)
+            continue
         outcome = (
             _without_pod(sight, now)
             if pod is None
@@ -288,6 +335,24 @@ def compute_outcomes(sight: Sight, now: int) -> dict[int, Outcome]:
         if outcome is not None:
             found[rank] = outcome
     return found
+
+
+def _scaled_away(pod: Pod | None, now: int) -> Outcome:
+    """Return the end of a rank that is not wanted any more."""
+    container = None if pod is None else pod.main
+    ended = container.state.terminated if container is not None else None
+    finished = instant_ms(ended.finished_at) if ended is not None else None
+    return Outcome(
+        phase=str(Phase.EXITED),
+        reason=str(Word.SCALED_DOWN),
+        ended_at=now if finished is None else min(now, finished + SECOND_MS - 1),
+        message="fewer replicas are wanted",
+        started_at=None if pod is None else _started_at(pod),
+        exit_code=None if ended is None else ended.exit_code,
+        restart_count=container.restart_count if container is not None else 0,
+        node_name="" if pod is None else pod.spec.node_name,
+        gpu_ids=() if pod is None else tuple(gpus_of(pod)),
+    )
 
 
 def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | None:
@@ -321,6 +386,7 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         phase, message = Phase.EXITED, stopped[1]
     elif main is not None and is_gone and cause.signal is not None:
         message = message or "was ended with the other ranks"
+    last = last_report(pod)
     return Outcome(
         phase=str(phase),
         reason=reason,
@@ -331,6 +397,8 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         signal=cause.signal,
         restart_count=container.restart_count if container is not None else 0,
         outputs=_outputs(pod) if cause.exit_code == 0 else None,
+        progress_ratio=last.progress_ratio,
+        checkpoint=last.checkpoint,
         node_name=pod.spec.node_name,
         gpu_ids=tuple(gpus_of(pod)),
     )

@@ -43,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     signal: int | None = None
     restart_count: int = 0
     outputs: dict[str, Any] | None = None
+    progress_ratio: float | None = None
+    checkpoint: str | None = None
     node_name: str = ""
     gpu_ids: tuple[str, ...] = ()
 
@@ -70,6 +72,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     is_dispatched: bool = False
     """Whether another cluster's Kueue makes its workload here, and takes it away."""
     outcomes: dict[str, Outcome] = {}
+    most: int | None = None
+    """How many replicas a service that scales may have at most; None where they are fixed."""
+    scale: int = 0
+    """Number of the last change of its ranks."""
 
     @property
     def id(self) -> AttemptId:
@@ -91,12 +97,28 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return whether nothing of it runs or can start."""
         if self.fate in (NEVER, FORGOTTEN):
             return True
-        return bool(self.ranks) and all(str(rank) in self.outcomes for rank in self.ranks)
+        ranks = self.staying
+        if self.most is not None and not ranks:
+            return bool(self.evict_reason)  # scaled to zero: it goes on until it is evicted
+        return bool(ranks) and all(str(rank) in self.outcomes for rank in ranks)
+
+    @property
+    def staying(self) -> tuple[int, ...]:
+        """Return the ranks that no scaler took away."""
+        if self.most is None:
+            return self.ranks
+        told = self.outcomes
+        return tuple(
+            rank
+            for rank in self.ranks
+            if (found := told.get(str(rank))) is None or found.reason != Word.SCALED_DOWN
+        )
 
     @property
     def over_at(self) -> int:
         """Return when the last of its ranks ended."""
-        return max((each.ended_at for each in self.outcomes.values()), default=self.at)
+        ends = [each.ended_at for each in self.outcomes.values()]
+        return max(ends, default=self.evict_at or self.at)
 
     @property
     def failed(self) -> bool:
@@ -125,6 +147,7 @@ def decide_accept(
     keeps_longer: bool = False,
     job_id: str = "",
     is_dispatched: bool = False,
+    most: int | None = None,
 ) -> Record:
     """Return the record of an attempt that is to be started.
 
@@ -153,6 +176,7 @@ def decide_accept(
         keeps_longer=keeps_longer,
         job_id=job_id,
         is_dispatched=is_dispatched,
+        most=most,
     )
 
 
@@ -182,6 +206,31 @@ def decide_start(record: Record | None, ref: AttemptRef, now: int) -> Record:
     if record.fate == STARTED:
         return record
     return msgspec.structs.replace(record, fate=STARTED, at=now)
+
+
+def decide_scale(
+    record: Record | None, ref: AttemptRef, ranks: Sequence[int], number: int
+) -> Record:
+    """Return the record of a started service whose ranks are these from now on.
+
+    How a rank ended that a scaler took away is forgotten once it is not named any more.
+
+    Raises:
+        Tombstoned: If it was evicted or is over: nothing more of it may start.
+        StaleEpoch: If a newer epoch took it over.
+    """
+    if record is None or record.fate != STARTED or record.evict_reason or record.is_over:
+        raise Tombstoned(Word.CANCELLED, "the attempt was evicted or does not run")
+    record = take_over(record, ref)
+    if number <= record.scale:
+        return record
+    kept = {str(rank) for rank in ranks}
+    return msgspec.structs.replace(
+        record,
+        ranks=tuple(sorted(ranks)),
+        scale=number,
+        outcomes={rank: each for rank, each in record.outcomes.items() if rank in kept},
+    )
 
 
 def decide_evict(record: Record | None, ref: AttemptRef, reason: str, now: int) -> Record:

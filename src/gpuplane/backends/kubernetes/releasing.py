@@ -19,7 +19,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuplane.backends.interface import AttemptPlan, AttemptRef, BackendError, Unavailable
+from gpuplane.backends.interface import (
+    STARTING,
+    AttemptPlan,
+    AttemptRef,
+    BackendError,
+    Unavailable,
+)
 from gpuplane.backends.kubernetes import names, starting
 from gpuplane.backends.kubernetes.chartplaces import ChartTools, find_chart
 from gpuplane.backends.kubernetes.fencing import RecordStore
@@ -50,6 +56,7 @@ from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError, NotThere
 from gpuplane.kube.helm import Chart, Helm, HelmError
 from gpuplane.kube.kinds import CONFIG_MAP, SECRET
+from gpuplane.kube.webhooks import find_silent
 
 _LATER = frozenset({"Unreachable", "Unauthorized", "Busy"})
 """What says nothing of the chart: the same may succeed at the next turn."""
@@ -93,7 +100,7 @@ class Releases:
             self._starts[attempt_id] = task
         done, _ = await asyncio.wait([task], timeout=self._tools.wait_s)
         if not done:
-            raise Unavailable("Starting", "Helm is still installing the chart")
+            raise Unavailable(STARTING, "Helm is still installing the chart")
         if self._starts.get(attempt_id) is task:
             del self._starts[attempt_id]
         if task.cancelled():
@@ -153,6 +160,9 @@ class Releases:
         except HelmError as error:
             if error.reason in _LATER:
                 raise Unavailable(error.reason, error.message) from error
+            silent = find_silent(error.message)
+            if silent is not None:  # what Helm left of it is made anew at the next turn
+                raise Unavailable(error.reason, silent.sentence) from error
             await self._give_up(plan.ref)
             raise failure(f"Helm: {error.message}", "Look at the chart.") from error
         failpoint("kubernetes.release.installed")

@@ -2,7 +2,8 @@
 
 Owns when which pod is read: so many a second on a cluster, the one that waits longest first, and
 those seldom that have reported nothing yet. A pod whose image has no shell is not asked again. What
-a job reports in its last seconds may be missed; its outputs come by the termination message.
+a job reports last comes by the termination message of the container that keeps it, and its outputs
+by its own (`observing`).
 """
 
 import asyncio
@@ -10,18 +11,18 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpuplane.backends.kubernetes.manifests.lastreports import MARK
+from gpuplane.backends.kubernetes.reports import Report, read_report
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Pod
-from gpuplane.backends.kubernetes.views import ClusterView, Report
+from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
-from gpuplane.core.reports import MalformedReport, last_line, parse_checkpoint, parse_progress
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError
 
 log = logging.getLogger("gpuplane.kubernetes")
 
-MARK = "--gpuplane--"
 TAIL_BYTES = 4_096
 """Of each file: the last line alone counts."""
 SCRIPT = (
@@ -126,19 +127,3 @@ def plan_reads(asked: Mapping[Key, Asked], now: float, limit: int) -> list[Key]:
     due = [(each.due_at, key) for key, each in asked.items() if each.due_at <= now]
     mute = {key for _, key in due if asked[key].is_mute}
     return [key for _, key in sorted(due) if key not in mute][:limit]
-
-
-def read_report(text: str) -> Report:
-    """Return what the command printed as a report; what is malformed becomes its complaint."""
-    progress_text, _, checkpoint_text = text.partition(f"\n{MARK}\n")
-    complaints = []
-    progress = checkpoint = None
-    try:
-        progress = parse_progress(last_line(progress_text))
-    except MalformedReport as error:
-        complaints.append(f"progress file: {error}")
-    try:
-        checkpoint = parse_checkpoint(last_line(checkpoint_text))
-    except MalformedReport as error:
-        complaints.append(f"checkpoints file: {error}")
-    return Report(progress, checkpoint, "; ".join(complaints)[:500])

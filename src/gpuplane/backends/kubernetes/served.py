@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+NO_ROUTES = "the cluster serves no Routes (route.openshift.io)"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -14,6 +15,7 @@ class Served:
     Args:
         jobsets: Whether the JobSet kind is served and may be listed.
         keda: Whether KEDA's kinds are served.
+        no_routes: Why OpenShift's Routes cannot be made; empty where they can.
         storage_classes: Names of the storage classes.
         default_class: Which of them a claim gets that names none; empty where none does.
     """
@@ -22,6 +24,7 @@ class Served:
     keda: bool = False
     storage_classes: frozenset[str] = frozenset()
     default_class: str = ""
+    no_routes: str = NO_ROUTES
 
 
 def read_classes(classes: Iterable[Mapping[str, Any]]) -> tuple[frozenset[str], str]:

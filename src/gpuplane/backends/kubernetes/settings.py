@@ -53,6 +53,10 @@ class KubernetesSettings:
         max_log_bytes: Kept of one replica's output; kubelets keep 10 MiB by default.
         log_followers: Logs that are read off the cluster at the same time.
         log_timeout_s: How long the output of a replica that has ended may take to be read off.
+        expose: Which services are reached from outside by a Route: `asked` those whose job has the
+            label `expose: "true"`, `all` wherever Routes are served, `none` none.
+        report_image: Where the container runs that keeps the last report of a job; empty for the
+            job's own image where a shell is known to be in it, `none` for nowhere.
         report_s: How often a pod is asked for its progress and checkpoints.
         report_reads_per_s: Pods that are asked in a second; each costs the API server a stream.
         max_workspace_bytes: Of a packed working directory that travels to the cluster: it lies in
@@ -78,6 +82,8 @@ class KubernetesSettings:
     max_log_bytes: int = 64 << 20
     log_followers: int = 32
     log_timeout_s: float = 30.0
+    expose: str = "asked"
+    report_image: str = ""
     report_s: float = 15.0
     report_reads_per_s: int = 4
     max_workspace_bytes: int = 8 << 20

@@ -13,6 +13,7 @@ start for ever, and one that comes after it finds the workload by its name.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -52,6 +53,7 @@ from gpuplane.kube.errors import (
     AlreadyThere,
     Conflict,
     FieldConflict,
+    Forbidden,
     KubeError,
     NotThere,
     ServerTrouble,
@@ -61,9 +63,12 @@ from gpuplane.kube.errors import (
     Unreadable,
 )
 from gpuplane.kube.kinds import JOB, NAMESPACE, Kind
+from gpuplane.kube.webhooks import find_silent
 
-RELEASED = f"{names.PREFIX}released"
+RELEASED = names.RELEASED
 """Annotation of a workload that was let go; in the same patch that lets it go."""
+
+log = logging.getLogger("gpuplane.kubernetes")
 
 _LATER = (Unreachable, TooManyRequests, ServerTrouble, Unauthorized, Unreadable, Conflict)
 """What says nothing of the attempt: the same may succeed at the next turn."""
@@ -77,7 +82,9 @@ def kind_named(kind: str) -> Kind:
 def backend_error(error: KubeError) -> BackendError:
     """Return what a cluster's refusal is to the control plane."""
     if isinstance(error, _LATER):
-        return Unavailable(error.reason or "Unreachable", str(error))
+        silent = find_silent(error.message)
+        text = str(error) if silent is None else silent.sentence
+        return Unavailable(error.reason or "Unreachable", text)
     return BackendError(Word.START_FAILED, str(error))
 
 
@@ -148,6 +155,7 @@ async def ensure_started(
             port=port_of(plan) if plan.job_type is JobType.SERVICE else None,
             keeps_longer=labels.get("debug") == "true",
             job_id=str(plan.job_id),
+            most=plan.scales[1] if plan.scales is not None else None,
         ),
     )
     failpoint("kubernetes.ensure.accepted")
@@ -312,4 +320,7 @@ async def release(client: KubeClient, workload: Workload, main: Mapping[str, Any
             return
     failpoint("kubernetes.ensure.released")
     for each in workload.scaling:
-        await _apply(client, owned_by(dict(each), main))
+        try:
+            await _apply(client, owned_by(dict(each), main))
+        except Forbidden:
+            log.warning("%s may not be made: %s is scaled by hand alone", each["kind"], name)

@@ -7,30 +7,24 @@ to the same answers once they have synced. Numbers changes so that a turn is tol
 import json
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gpuplane.backends.interface import Phase, ReplicaObservation
+from gpuplane.backends.interface import Phase, ReplicaObservation, ScaleObservation
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.observing import NodeState, Sight, observe_attempt, pods_by_rank
+from gpuplane.backends.kubernetes.observing import (
+    NodeState,
+    Sight,
+    find_wanted,
+    observe_attempt,
+    pods_by_rank,
+)
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
+from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
 """Pods of one attempt that are remembered after they went: how the last of each rank ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a running replica has reported in its files.
-
-    Args:
-        complaint: What was wrong with what could not be read; empty where all was well.
-    """
-
-    progress_ratio: float | None = None
-    checkpoint: str | None = None
-    complaint: str = ""
 
 
 class ClusterView:
@@ -48,7 +42,10 @@ class ClusterView:
         self._life = uuid.uuid4().hex[:12]
         self._number = 0
         self._reports: dict[tuple[AttemptId, int], tuple[Report, int | None]] = {}
+        self._troubles: dict[AttemptId, str] = {}
+        self._routes: dict[AttemptId, tuple[str, str]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
+        self._scales: dict[AttemptId, tuple[int, ScaleObservation]] = {}
 
     # What comes in
 
@@ -72,6 +69,7 @@ class ClusterView:
         if attempt_id is None:
             return None
         self._pods.setdefault(attempt_id, {})[pod.metadata.uid] = pod
+        self._troubles.pop(attempt_id, None)
         self._gone.get(attempt_id, set()).discard(pod.metadata.uid)
         if pod.spec.node_name:
             self._on_node.setdefault(pod.spec.node_name, set()).add(attempt_id)
@@ -138,6 +136,22 @@ class ClusterView:
         self._dirty.add(attempt_id)
         return True
 
+    def take_route(self, attempt_id: AttemptId, url: str, trouble: str) -> None:
+        """Note where the Route of a service leads, or why its router refuses it."""
+        if url or trouble:
+            self._routes[attempt_id] = (url, trouble)
+        else:
+            self._routes.pop(attempt_id, None)
+        self._dirty.add(attempt_id)
+
+    def take_trouble(self, attempt_id: AttemptId, why: str) -> bool:
+        """Note why no pod of an attempt could be made; return whether that is news."""
+        if self._pods.get(attempt_id) or self._troubles.get(attempt_id, "") == why:
+            return False
+        self._troubles[attempt_id] = why
+        self._dirty.add(attempt_id)
+        return True
+
     # What is known
 
     def record(self, attempt_id: AttemptId) -> Record | None:
@@ -177,6 +191,19 @@ class ClusterView:
                     found[attempt_id, rank, pod.metadata.uid] = pod
         return found
 
+    def without_pods(self) -> dict[AttemptId, Main]:
+        """Return the Jobs that were let go and have no pod, of which none was ever seen."""
+        found = {}
+        for attempt_id, (_, record) in self._records.items():
+            if record.fate != STARTED or record.is_over or record.evict_reason:
+                continue
+            main = self._mains.get(attempt_id)
+            if main is None or main.kind != "Job" or self._pods.get(attempt_id):
+                continue
+            if not main.spec.suspend and not main.metadata.deletion_timestamp:
+                found[attempt_id] = main
+        return found
+
     def held_gpus(self) -> set[GpuId]:
         """Return the GPUs that attempts of ours have or are given."""
         found: set[GpuId] = set()
@@ -203,6 +230,8 @@ class ClusterView:
             gone=frozenset(self._gone.get(attempt_id, ())),
             main=self._mains.get(attempt_id),
             nodes=self._nodes,
+            trouble=self._troubles.get(attempt_id, ""),
+            route=self._routes.get(attempt_id, ("", "")),
         )
 
     def take_unsettled(self) -> set[AttemptId]:
@@ -220,12 +249,21 @@ class ClusterView:
     def changed_since(self, cursor: str) -> tuple[str, list[ReplicaObservation]]:
         """Return a new cursor and what changed since an older one, in the order of the changes."""
         self._refresh()
-        life, _, number = cursor.partition(":")
-        after = int(number) if life == self._life and number.isdigit() else 0
+        after = self._position(cursor)
         changed = sorted(
             (entry for entry in self._last.values() if entry[0] > after), key=lambda each: each[0]
         )
         return f"{self._life}:{self._number}", [seen for _, seen in changed]
+
+    def scales_since(self, cursor: str) -> list[ScaleObservation]:
+        """Return what scalers want that is new since a cursor of `changed_since`; all for none."""
+        self._refresh()
+        after = self._position(cursor)
+        return [seen for number, seen in self._scales.values() if number > after]
+
+    def _position(self, cursor: str) -> int:
+        life, _, number = cursor.partition(":")
+        return int(number) if life == self._life and number.isdigit() else 0
 
     def _touch(self, attempt_id: AttemptId) -> None:
         self._dirty.add(attempt_id)
@@ -242,7 +280,13 @@ class ClusterView:
         if sight is not None and sight.record.fate != FORGOTTEN:
             seen = observe_attempt(sight)
         by_rank = {each.rank: self._with_report(each) for each in seen}
-        known = [key for key in self._last if key[0] == attempt_id] if not by_rank else []
+        self._look_at_scale(attempt_id, sight)
+        scales = sight is not None and sight.record.most is not None
+        known = [
+            key
+            for key in (self._last if scales or not by_rank else ())
+            if key[0] == attempt_id and key[1] not in by_rank
+        ]
         for key in known:
             del self._last[key]
         # The slowest replica's progress is the job's, so all tell theirs when one has moved.
@@ -259,8 +303,20 @@ class ClusterView:
         if sight is None or sight.record.is_over:
             self._let_go(attempt_id)
         if not by_rank:
+            self._troubles.pop(attempt_id, None)
+            self._routes.pop(attempt_id, None)
             for key in [key for key in self._reports if key[0] == attempt_id]:
                 del self._reports[key]
+
+    def _look_at_scale(self, attempt_id: AttemptId, sight: Sight | None) -> None:
+        wanted = None if sight is None else find_wanted(sight)
+        if sight is None or wanted is None:
+            self._scales.pop(attempt_id, None)
+            return
+        before, seen = self._scales.get(attempt_id), ScaleObservation(sight.record.ref, wanted)
+        if before is None or before[1] != seen:
+            self._number += 1
+            self._scales[attempt_id] = (self._number, seen)
 
     def _with_report(self, seen: ReplicaObservation) -> ReplicaObservation:
         found = self._reports.get((seen.ref.attempt_id, seen.rank))
@@ -268,11 +324,14 @@ class ClusterView:
             return seen
         report, since = found
         running = seen.phase is Phase.RUNNING
+        ratio, path, at = seen.progress_ratio, seen.checkpoint, seen.checkpoint_at
+        if path in (None, report.checkpoint):
+            path, at = report.checkpoint, since if report.checkpoint else None
         return replace(
             seen,
-            progress_ratio=report.progress_ratio,
-            checkpoint=report.checkpoint,
-            checkpoint_at=since if report.checkpoint else None,
+            progress_ratio=report.progress_ratio if ratio is None else ratio,
+            checkpoint=path,
+            checkpoint_at=at,
             message=seen.message or (report.complaint if running else ""),
         )
 

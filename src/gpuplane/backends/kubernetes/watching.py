@@ -6,18 +6,21 @@ heard of, so that silence is not taken for calm.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.routes import address_of
 from gpuplane.backends.kubernetes.observing import NodeState
 from gpuplane.backends.kubernetes.others import BOUND, OtherPod, Others, Take, read_take
 from gpuplane.backends.kubernetes.records import read_record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, RecordMap
 from gpuplane.backends.kubernetes.views import ClusterView, attempt_of
+from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.informers import Change, ChangeKind, Informer
-from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET, NODE, POD, Kind
+from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET, NODE, POD, ROUTE, Kind
 from gpuplane.kube.nodefacts import NodeFacts, read_node
 from gpuplane.kube.shapes import NodeShape, as_dict
 
@@ -25,6 +28,19 @@ FIRST_SYNC_S = 30.0
 """How long the first lists may take; 5,000 nodes and 50,000 pods take under ten."""
 
 _PRESSURE = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+
+
+@dataclass(frozen=True, slots=True)
+class _RouteSight:
+    """What a Route says: whose it is, where it leads, or why its router refuses it."""
+
+    attempt_id: AttemptId | None
+    url: str
+    trouble: str
+
+    @classmethod
+    def of(cls, obj: dict[str, Any]) -> Self:
+        return cls(attempt_of(obj["metadata"].get("labels") or {}), *address_of(obj))
 
 
 class ClusterWatch:
@@ -41,6 +57,7 @@ class ClusterWatch:
         former_ids: Sequence[str] = (),
         *,
         sees_others: bool = False,
+        returned: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen to nothing yet.
 
@@ -53,9 +70,11 @@ class ClusterWatch:
             changed: Called at each change.
             former_ids: Others that the cluster had.
             sees_others: Whether pods of other people are counted too.
+            returned: Called when the cluster is heard of again.
         """
         self._view = view
         self._changed = changed
+        self._returned = returned
         self._client = client
         self._labels = f"{names.CLUSTER} in ({','.join([cluster_id, *former_ids])})"
         self._clock = clock
@@ -79,6 +98,7 @@ class ClusterWatch:
         self._mains.append(self._main_informer(CONFIG_MAP, f"{self._labels},{names.RELEASE}"))
         self._states: dict[str, NodeState] = {}
         self.others = Others()
+        self._routes: Informer[_RouteSight] | None = None
         self._other_pods: Informer[Take] | None = None
         if sees_others:
             ours = ",".join([cluster_id, *former_ids])
@@ -96,14 +116,20 @@ class ClusterWatch:
     @property
     def informers(self) -> list[Informer[Any]]:
         """Return all of them."""
-        more = [self._other_pods] if self._other_pods is not None else []
+        more = [each for each in (self._other_pods, self._routes) if each is not None]
         return [self.nodes, self.records, self.pods, *self._mains, *more]
 
-    async def start(self, *, jobsets: bool) -> bool:
+    async def start(self, *, jobsets: bool, routes: bool = False) -> bool:
         """Begin to listen, or go on; return whether everything was read once."""
+        if routes and self._routes is None:
+            self._routes = Informer(
+                self._client, ROUTE, labels=self._labels, convert=_RouteSight.of, clock=self._clock
+            )
+            self._routes.on_change(self._on_route)
         if jobsets and all(each.kind != JOB_SET for each in self._mains):
             self._mains.append(self._main_informer(JOB_SET))
         for each in self.informers:
+            each.on_return(self._returned)
             each.start()
         synced = await asyncio.gather(*(each.wait_synced(FIRST_SYNC_S) for each in self.informers))
         return all(synced)
@@ -128,7 +154,8 @@ class ClusterWatch:
         return any(
             each.state.failures and (each.silent_s() or 0.0) > limit_s
             for each in self.informers
-            if each.kind != JOB_SET  # one that is taken from a cluster hushes nothing else
+            # One that is taken from a cluster hushes nothing else.
+            if each.kind not in (JOB_SET, ROUTE)
         )
 
     def node_facts(self) -> list[NodeFacts]:
@@ -208,4 +235,11 @@ class ClusterWatch:
             self._view.take_main(change.new)
         elif change.old is not None:
             self._view.drop_main(change.old)
+        self._changed()
+
+    def _on_route(self, change: Change[_RouteSight]) -> None:
+        seen = change.new or change.old
+        if seen is not None and seen.attempt_id is not None:
+            told = (seen.url, seen.trouble) if change.new is not None else ("", "")
+            self._view.take_route(seen.attempt_id, *told)
         self._changed()

@@ -22,8 +22,10 @@ from gpuplane.backends.simulated.timeline import (
     AttemptRecord,
     Ending,
     Moment,
+    ReplicaRecord,
     compute_moment,
     compute_progress,
+    course_of,
     find_next_change,
     plan_endings,
 )
@@ -76,7 +78,7 @@ class AttemptTable:
         self._entries: dict[str, Entry] = {}
         self._events: list[tuple[int, str]] = []
         self._changes: dict[tuple[str, int], int] = {}
-        self._held: dict[str, dict[str, tuple[int, str | None]]] = {}
+        self._held: dict[str, dict[tuple[str, int], tuple[int, str | None]]] = {}
         self.position = 0
 
     def find(self, attempt_id: str) -> Entry | None:
@@ -88,11 +90,13 @@ class AttemptTable:
         old = self._entries.get(record.attempt_id)
         ref = AttemptRef(AttemptId(UUID(record.attempt_id)), record.epoch)
         entry = Entry(record, ref, plan_endings(record, self._failures, self._gpu_index))
-        if old is not None:
-            entry.holds = old.holds
-        else:
-            entry.holds = [True] * len(record.replicas)
-            self._hold(record)
+        held = {} if old is None else _by_rank(old)
+        entry.holds = [held.get(replica.rank, True) for replica in record.replicas]
+        for replica in record.replicas:
+            if replica.rank not in held:
+                self._hold(record.attempt_id, replica)
+        for rank in held.keys() - {replica.rank for replica in record.replicas}:
+            self._changes.pop((record.attempt_id, rank), None)
         self._entries[record.attempt_id] = entry
         self._settle(entry, at, mark_all=True)
 
@@ -130,12 +134,12 @@ class AttemptTable:
                 whole = any(mig is not None for _, mig in holders.values())
                 clash = list(holders) if whole or plan.gpu_milli > free_milli else []
             if clash:
-                message = f"{LABEL} GPU {gpu_id} is still held by attempt {clash[0]}"
+                message = f"{LABEL} GPU {gpu_id} is still held by attempt {clash[0][0]}"
                 raise BackendError(Word.START_FAILED, message)
 
     def find_mig_holder(self, gpu_id: str, devices: Collection[str]) -> str | None:
         """Return an attempt that holds one of these MIG devices of a GPU, or None."""
-        for attempt_id, (_, mig_device) in self._held.get(gpu_id, {}).items():
+        for (attempt_id, _), (_, mig_device) in self._held.get(gpu_id, {}).items():
             if mig_device is None or mig_device in devices:
                 return attempt_id
         return None
@@ -164,7 +168,10 @@ class AttemptTable:
         """Compute the state at an instant, note what changed, plan the next event."""
         record = entry.record
         before = entry.moments
-        entry.moments = [compute_moment(record, ending, at) for ending in entry.endings]
+        entry.moments = [
+            compute_moment(course_of(record, replica), ending, at)
+            for replica, ending in zip(record.replicas, entry.endings, strict=True)
+        ]
         entry.seen = [self._observe(entry, position) for position in range(len(entry.moments))]
         for position, moment in enumerate(entry.moments):
             replica = record.replicas[position]
@@ -176,21 +183,19 @@ class AttemptTable:
             if moment.phase in OVER and entry.holds[position]:
                 entry.holds[position] = False
                 for gpu_id in replica.gpu_ids:
-                    self._release(gpu_id, record.attempt_id)
+                    self._release(gpu_id, record.attempt_id, replica.rank)
         entry.next_at = find_next_change(record, entry.endings, at)
         if entry.next_at is not None:
             heapq.heappush(self._events, (entry.next_at, record.attempt_id))
 
-    def _hold(self, record: AttemptRecord) -> None:
-        for replica in record.replicas:
-            for gpu_id in replica.gpu_ids:
-                held = self._held.setdefault(gpu_id, {})
-                milli = replica.gpu_milli + held.get(record.attempt_id, (0, None))[0]
-                held[record.attempt_id] = (milli, replica.mig_device)
+    def _hold(self, attempt_id: str, replica: ReplicaRecord) -> None:
+        for gpu_id in replica.gpu_ids:
+            held = self._held.setdefault(gpu_id, {})
+            held[attempt_id, replica.rank] = (replica.gpu_milli, replica.mig_device)
 
-    def _release(self, gpu_id: str, attempt_id: str) -> None:
+    def _release(self, gpu_id: str, attempt_id: str, rank: int) -> None:
         held = self._held.get(gpu_id, {})
-        held.pop(attempt_id, None)
+        held.pop((attempt_id, rank), None)
         if not held:
             self._held.pop(gpu_id, None)
 
@@ -224,6 +229,12 @@ class AttemptTable:
             gpu_utilization_permille=busy_permille,
             forbids=record.forbidden,
         )
+
+
+def _by_rank(entry: Entry) -> dict[int, bool]:
+    """Return whether each replica of an attempt has its devices, by rank."""
+    ranks = [replica.rank for replica in entry.record.replicas]
+    return dict(zip(ranks, entry.holds, strict=True))
 
 
 def _measured(

@@ -39,6 +39,7 @@ from gpuplane.backends.simulated.timeline import (
     LABEL,
     AttemptRecord,
     ReplicaRecord,
+    course_of,
     parse_checkpoint_ms,
 )
 from gpuplane.core.reasons import Word
@@ -151,6 +152,37 @@ class SimulatedBackend:
             self._table.check_devices(replica)
         self._put(self._draw(plan, at), at)
 
+    async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
+        """Have a started attempt run exactly the replicas of the plan; see `Scales`."""
+        at = self._catch_up()
+        entry = self._find(plan.ref, at)
+        if entry is None or entry.record.forbidden or entry.record.stop_at is not None:
+            raise Tombstoned(
+                Word.CANCELLED, f"attempt {plan.ref.attempt_id} was evicted or is not known"
+            )
+        record = entry.record
+        if plan.scale_number <= record.scale_number:
+            return
+        known = {replica.rank: replica for replica in record.replicas}
+        wanted = {replica.rank for replica in plan.replicas}
+        added = [replica for replica in plan.replicas if replica.rank not in known]
+        for replica in added:
+            self._inventory.check_place(replica, at)
+            self._table.check_devices(replica)
+        over = {r.rank for r, end in zip(record.replicas, entry.moments, strict=True) if end.ending}
+        kept = [
+            replica if replica.rank in wanted else _leaving(replica, at, grace_s)
+            for replica in record.replicas
+            if replica.rank in wanted or replica.rank not in over
+        ]
+        running_at = at + record.startup_ms
+        new = [
+            ReplicaRecord(r.rank, r.node_name, r.gpu_ids, r.gpu_milli, r.mig_device, at, running_at)
+            for r in added
+        ]
+        replicas = tuple(sorted((*kept, *new), key=lambda each: each.rank))
+        self._put(replace(record, replicas=replicas, scale_number=plan.scale_number), at)
+
     async def repartition(self, order: MigOrder) -> None:
         """Destroy and create MIG instances of one GPU; again does nothing."""
         at = self._catch_up()
@@ -175,8 +207,8 @@ class SimulatedBackend:
         if entry is None:
             self._forbid(ref, reason, at)
             return
-        if entry.is_over:
-            return
+        if entry.is_over and entry.record.replicas:
+            return  # one without replicas is told too: none may be added any more
         record = entry.record
         kill_at = at + max(0, round(grace_s * 1000))
         if record.stop_at is None:
@@ -353,6 +385,7 @@ class SimulatedBackend:
             compute_chance(self._seed, attempt_id, "start")
         )
         max_s = plan.max_duration_s
+        startup_ms = start_ms + max(0, round(behaviour.startup_s * 1000))
         return AttemptRecord(
             attempt_id=attempt_id,
             epoch=plan.ref.epoch,
@@ -362,7 +395,8 @@ class SimulatedBackend:
                 for r in plan.replicas
             ),
             accepted_at=at,
-            running_at=at + start_ms + max(0, round(behaviour.startup_s * 1000)),
+            running_at=at + startup_ms,
+            startup_ms=startup_ms,
             work_ms=None if endless else max(0, round(behaviour.duration_s * 1000)),
             done_ms=parse_checkpoint_ms(plan.resume_from),
             exit_code=behaviour.exit_code,
@@ -391,7 +425,11 @@ class SimulatedBackend:
         for position, replica in enumerate(entry.record.replicas):
             if replica.rank == rank:
                 return compute_lines(
-                    entry.record, position, entry.endings[position], stream, self._clock.to_instant
+                    course_of(entry.record, replica),
+                    position,
+                    entry.endings[position],
+                    stream,
+                    self._clock.to_instant,
                 )
         raise BackendError(NOTHING_KEPT, f"the attempt has no rank {rank}")
 
@@ -412,6 +450,13 @@ class SimulatedBackend:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _leaving(replica: ReplicaRecord, at: int, grace_s: float) -> ReplicaRecord:
+    """Return a replica that is asked to stop because fewer are wanted."""
+    if replica.stop_at is not None:
+        return replica
+    return replace(replica, stop_at=at, kill_at=at + max(0, round(grace_s * 1000)))
 
 
 def _first(*instants: int | None) -> int | None:

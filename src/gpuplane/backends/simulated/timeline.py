@@ -8,7 +8,7 @@ would have been.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuplane.backends.interface import Phase
@@ -30,13 +30,28 @@ _CHECKPOINT = re.compile(r"(?:^|/)simulated-(\d{1,15})ms$")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """One replica: where it is and what it holds."""
+    """One replica: where it is and what it holds.
+
+    Args:
+        accepted_at: When it was added to an attempt that ran already; None for the first ones.
+        running_at: When it then runs.
+        stop_at: When it was asked to stop because fewer are wanted; `kill_at` is then set too.
+    """
 
     rank: int
     node: str
     gpu_ids: tuple[str, ...] = ()
     gpu_milli: int = 1000
     mig_device: str | None = None
+    accepted_at: int | None = None
+    running_at: int | None = None
+    stop_at: int | None = None
+    kill_at: int | None = None
+
+    @property
+    def has_own(self) -> bool:
+        """Return whether its life differs from that of the first ones."""
+        return self.running_at is not None or self.stop_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,8 @@ class AttemptRecord:
         stop_at: When it was asked to stop; `kill_at` is then set too.
         lost_at: When its node was found to have left the fleet.
         forbidden: Evicted before it was started; it only remembers that.
+        scale_number: Number of the last change of its replicas.
+        startup_ms: From being accepted to running, for replicas that are added.
     """
 
     attempt_id: str
@@ -88,6 +105,8 @@ class AttemptRecord:
     stop_reason: str = ""
     lost_at: int | None = None
     forbidden: bool = False
+    scale_number: int = 0
+    startup_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +141,26 @@ def parse_checkpoint_ms(name: str) -> int:
     return int(match.group(1)) if match else 0
 
 
+def course_of(record: AttemptRecord, replica: ReplicaRecord) -> AttemptRecord:
+    """Return the record that the life of one replica follows from.
+
+    One that was added later begins later; one that is not wanted any more ends by itself.
+    """
+    course = record
+    if replica.running_at is not None:
+        began = record.accepted_at if replica.accepted_at is None else replica.accepted_at
+        course = replace(course, accepted_at=began, running_at=replica.running_at)
+    asked = record.stop_at
+    if replica.stop_at is not None and (asked is None or replica.stop_at < asked):
+        course = replace(
+            course,
+            stop_at=replica.stop_at,
+            kill_at=replica.kill_at,
+            stop_reason=str(Word.SCALED_DOWN),
+        )
+    return course
+
+
 def plan_endings(
     record: AttemptRecord, failures: dict[str, Sequence[Failure]], gpu_index: dict[str, int]
 ) -> tuple[Ending | None, ...]:
@@ -133,16 +172,17 @@ def plan_endings(
         message = f"{LABEL} was evicted before it started; it may never start"
         never = Ending(record.accepted_at, Phase.EXITED, record.stop_reason, message)
         return (never,) * len(record.replicas)
-    by_itself = _plan_own_end(record)
+    courses = [course_of(record, replica) for replica in record.replicas]
     broken = [
-        _find_gpu_failure(replica, record, failures, gpu_index) for replica in record.replicas
+        _find_gpu_failure(replica, course, failures, gpu_index)
+        for replica, course in zip(record.replicas, courses, strict=True)
     ]
     if record.ends_together:
         first = _earliest(broken)
         broken = [first for _ in broken]
     return tuple(
-        _earliest((_find_node_loss(replica, record, failures), gpu_end, by_itself))
-        for replica, gpu_end in zip(record.replicas, broken, strict=True)
+        _earliest((_find_node_loss(replica, course, failures), gpu_end, _plan_own_end(course)))
+        for replica, course, gpu_end in zip(record.replicas, courses, broken, strict=True)
     )
 
 
@@ -179,14 +219,14 @@ def find_next_change(
 ) -> int | None:
     """Return the first instant later than `at` at which an observation of it differs."""
     ends = [ending.at for ending in endings if ending is not None]
-    last = max(ends) if len(ends) == len(endings) else None
+    last = max(ends, default=at) if len(ends) == len(endings) else None
     if last is not None and at >= last:
         return None
+    courses = [record, *(course_of(record, each) for each in record.replicas if each.has_own)]
     candidates: Iterable[int | None] = chain(
         ends,
-        (record.running_at, find_term(record)),
-        (_find_next_checkpoint(record, at), _find_next_lap(record, at)),
-        (_find_next_progress(record, at),),
+        *((each.running_at, find_term(each), _find_next_lap(each, at)) for each in courses),
+        (_find_next_checkpoint(record, at), _find_next_progress(record, at)),
     )
     later = [c for c in candidates if c is not None and c > at and (last is None or c <= last)]
     return min(later, default=None)

@@ -75,6 +75,8 @@ def show_cluster(cluster: str, output: Output) -> None:
         ("platform", found["platform"] if found["server_url"] else None),
         ("role", found["role"] if found["server_url"] else None),
         ("admission", found["admission"]),
+        ("routes", found["expose"] if found["distribution"] == "openshift" else None),
+        ("reports", found["report_image"]),
         ("ingress", found["ingress_url"]),
         ("masters", "take work" if found["enable_master_node"] else None),
         ("attributes", found["attributes"]),

@@ -1,6 +1,7 @@
 """`ps` and the noun `jobs`: list, show, attempts, artifacts, checkpoints, manifest, compare."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ def _reason(job: dict[str, Any]) -> str:
     return job["reason"] if job["status"] not in ("running", "completed") else ""
 
 
+def _replicas_column(job: dict[str, Any]) -> str:
+    """Return ready and wanted replicas of a service that scales."""
+    wanted = job["replicas_wanted"]
+    return "" if wanted is None else f"{job['replicas_ready']}/{wanted}"
+
+
 COLUMNS = (
     Column("ID", lambda job: short_id(job["id"])),
     Column("NAME", lambda job: job["name"]),
@@ -72,6 +79,7 @@ COLUMNS = (
     Column("TRIES", lambda job: job["attempt_count"], wide=True, right=True),
     Column("RAN/START", _time_column, right=True),
     Column("AGE", lambda job: age(job["created_at"]), right=True, spare=True),
+    Column("REPLICAS", _replicas_column, wide=True),
     Column("COST", lambda job: money_text(job["actual_cost"], job["currency"]), wide=True,
            right=True),
     Column("FULL ID", lambda job: job["id"], wide=True),
@@ -169,6 +177,8 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
         ("url", urls),
         ("kind", f"{job['job_type']}, {job['deployment_type']}, priority {job['priority']}"),
         ("GPUs", gpus_text(job)),
+        ("replicas", _replicas_text(job)),
+        ("next replica", _growth_text(attempt)),
         ("each replica", asked),
         ("command", " ".join(job["spec"]["command"])),
         ("image", job["spec"]["image"]),
@@ -188,6 +198,21 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
         ("checkpoint", job["last_checkpoint"]),
         ("outputs", job["outputs"]),
     ]
+
+
+def _replicas_text(job: dict[str, Any]) -> str | None:
+    """Return how many replicas a service that scales wants and has ready, None for others."""
+    wanted = job["replicas_wanted"]
+    if wanted is None:
+        return None
+    noun = "replica" if wanted == 1 else "replicas"
+    return f"{wanted} {noun}, {job['replicas_ready']} ready"
+
+
+def _growth_text(attempt: Mapping[str, Any]) -> str | None:
+    """Return why the next replica that is wanted waits, None when none does."""
+    found = attempt.get("scale") or {}
+    return f"{found['reason']} — {found['message']}" if found.get("reason") else None
 
 
 @jobs.command()
@@ -367,6 +392,17 @@ def priority(job: str, priority: str) -> None:
     key = find_job_exactly(client, job)["id"]
     found = client.put(f"/jobs/{key}/priority", {"priority": priority})
     click.echo(f"{found['name']} has priority {found['priority']}")
+
+
+@jobs.command()
+@click.argument("job")
+@click.argument("replicas", type=click.IntRange(0))
+def scale(job: str, replicas: int) -> None:
+    """Give a running service another number of replicas."""
+    client = Client()
+    key = find_job_exactly(client, job)["id"]
+    found = client.put(f"/jobs/{key}/scale", {"replicas": replicas})
+    click.echo(f"{found['name']} is to have {_replicas_text(found)}")
 
 
 @jobs.command()

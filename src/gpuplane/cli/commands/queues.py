@@ -34,6 +34,17 @@ HIGHEST = click.option(
     type=click.Choice(["critical", "high", "normal", "low", "spot"]),
     help="The highest class that may go through it; without it the role alone decides.",
 )
+WITHIN_POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
+WITHIN = click.option(
+    "--within-cluster-queue",
+    type=click.Choice(WITHIN_POLICIES, case_sensitive=False),
+    help="Which work of its own its waiting work may preempt.",
+)
+RECLAIM = click.option(
+    "--reclaim-within-cohort",
+    type=click.Choice(("Never", "LowerPriority", "Any"), case_sensitive=False),
+    help="Whose work, of those that borrow what it owns, its waiting work may preempt.",
+)
 FILE_HELP = "`gpuplane apply` declares and changes them from manifests."
 
 
@@ -143,6 +154,8 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     help="What it owns of a GPU model, may borrow and lends; repeatable.",
 )
 @click.option("--weight", type=float, help="Under fair sharing.")
+@WITHIN
+@RECLAIM
 @HIGHEST
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before one that is there is changed.")
 @output_option
@@ -152,6 +165,8 @@ def set_quota(
     cohort: str | None,
     gpus: tuple[str, ...],
     weight: float | None,
+    within_cluster_queue: str | None,
+    reclaim_within_cohort: str | None,
     highest_priority: str | None,
     output: Output,
     *,
@@ -170,6 +185,13 @@ def set_quota(
         changes["highestPriority"] = highest_priority
     if weight is not None:
         changes["fairSharing"] = {"weight": weight}
+    preemption = {
+        "withinClusterQueue": within_cluster_queue,
+        "reclaimWithinCohort": reclaim_within_cohort,
+    }
+    named = {field: policy for field, policy in preemption.items() if policy is not None}
+    if named:
+        changes["preemption"] = named
     rows = {row["name"]: row for row in client.rows(path)}
     row = rows.get(name)
     if row is not None and row["isDeclared"] and not row["isDefault"]:

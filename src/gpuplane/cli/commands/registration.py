@@ -20,6 +20,14 @@ KUBECONFIG = click.option(
     "--kubeconfig", "path", required=True, metavar="FILE", help="`-` for standard input."
 )
 CONTEXT = click.option("--context", help="Of the kubeconfig; its current one unless given.")
+EXPOSE = click.option(
+    "--expose",
+    type=click.Choice(["asked", "all", "none"]),
+    help='Which services get a Route: those with the label expose="true", all, or none.',
+)
+REPORT_IMAGE = click.option(
+    "--report-image", metavar="IMAGE", help="Keep the last report of every job in it."
+)
 DRAIN_WAIT_S = 3_600
 
 
@@ -70,6 +78,8 @@ def _follow(client: Client, made: dict[str, Any], *, wait: bool, after: Sequence
     type=click.Choice(["embedded", "kueue"]),
     help="Who admits work; Kueue where it is served unless given.",
 )
+@EXPOSE
+@REPORT_IMAGE
 @click.option("--role", type=click.Choice(["manager", "worker"]), help="Among several clusters.")
 @click.option(
     "--platform",
@@ -150,6 +160,8 @@ def register_again(cluster: str, addons: tuple[str, ...], *, wait: bool) -> None
 @click.command("set")
 @click.argument("cluster")
 @click.option("--admission", type=click.Choice(["embedded", "kueue"]), help="Who admits work.")
+@EXPOSE
+@REPORT_IMAGE
 @click.option("--role", type=click.Choice(["manager", "worker"]), help="Among several clusters.")
 @click.option("--ingress-url", help="Where services of the cluster are reached from outside.")
 @click.option(

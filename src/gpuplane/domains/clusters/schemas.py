@@ -63,6 +63,10 @@ class ClusterOut(Body):
     """`manager` hands work to other clusters, `worker` runs it."""
     admission: str | None
     """Who admits work: `embedded` (the scheduler here) or `kueue`; null before it was looked at."""
+    expose: str
+    """Which services get a Route: `asked`, `all` or `none`."""
+    report_image: str
+    """Where the last report of each job is kept; empty for the jobs' own images."""
     distribution: str
     kubernetes_version: str
     server_url: str
@@ -179,6 +183,7 @@ Kubeconfig = Annotated[SecretStr, Field(min_length=1, max_length=524_288)]
 """Never shown by `repr`, logs or validation errors."""
 ContextName = Annotated[str, Field(min_length=1, max_length=253)]
 Url = Annotated[str, Field(max_length=500)]
+ImageName = Annotated[str, Field(max_length=500, pattern=r"^[A-Za-z0-9._/:@-]*$")]
 
 
 class ClusterSettingsIn(Body):
@@ -187,6 +192,12 @@ class ClusterSettingsIn(Body):
     role: Literal["manager", "worker"] | None = None
     admission: Literal["embedded", "kueue"] | None = None
     """Who admits work; Kueue where it is served unless it is said otherwise."""
+    expose: Literal["asked", "all", "none"] | None = None
+    """Which services get a Route where OpenShift serves them: those whose job has the label
+    `expose: "true"`, all, or none."""
+    report_image: ImageName | None = None
+    """Where the last report of each job is kept: an image with `sh` and `tail`; `none` for nowhere,
+    empty for the jobs' own images where a shell is known to be in them."""
     ingress_url: Url | None = None
     enable_master_node: Flag | None = None
     """Whether nodes of the control plane count and take work."""

@@ -46,6 +46,18 @@ class WrongStatus(Conflict):
     code = "job_wrong_status"
 
 
+class NotScalable(Conflict):
+    """The number of replicas of the job is fixed, or an autoscaler decides it."""
+
+    code = "job_not_scalable"
+
+
+class BadScale(Unprocessable):
+    """So many replicas were not among those that the job was submitted with."""
+
+    code = "job_scale_invalid"
+
+
 class NotPartOfProduct(Unprocessable):
     """A kind of work that no part stands behind here."""
 

@@ -160,6 +160,12 @@ class AttemptRow(Base):
             postgresql_where=text("state <> 'ended'"),
         ),
         Index("ix_jobs_attempts_state", "cluster_id", "state"),
+        Index(
+            "ix_jobs_attempts_scaled",
+            "cluster_id",
+            sqlite_where=text("scale_number <> scale_told"),
+            postgresql_where=text("scale_number <> scale_told"),
+        ),
         Index("ix_jobs_attempts_admitted", "cluster_id", "admitted_at", "id"),
         Index("ix_jobs_attempts_manager", "manager_id", "manager_told_at"),
         Index(
@@ -198,6 +204,19 @@ class AttemptRow(Base):
     local_queue: Mapped[str] = mapped_column(String(200))
     quota_usage: Mapped[list[list[Any]]] = mapped_column(Json)
     """[flavor, resource, amount] of what it counts against its queue while it holds devices."""
+    replicas_wanted: Mapped[int | None]
+    """How many replicas a service that scales is to have; None where their number is fixed."""
+    wanted_at: Mapped[int | None]
+    """Since when so many are wanted."""
+    next_rank: Mapped[int] = mapped_column(default=0)
+    """The rank of the next replica that is added: no rank is ever given twice."""
+    scale_number: Mapped[int] = mapped_column(default=0)
+    """Grows with each change of its replicas that its backend is to be told of."""
+    scale_told: Mapped[int] = mapped_column(default=0)
+    """The last such change that its backend has taken on."""
+    growth_reason: Mapped[str] = mapped_column(String(50), default="")
+    growth_message: Mapped[str] = mapped_column(default="")
+    """Why the next wanted replica waits; empty when none does."""
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     forgotten: Mapped[bool] = mapped_column(default=False)
     learned_at: Mapped[int | None]
@@ -278,6 +297,10 @@ class ReplicaRow(Base):
     restart_count: Mapped[int] = mapped_column(default=0)
     gpu_memory_peak_mib: Mapped[int | None]
     gpu_utilization_permille: Mapped[int | None]
+    quota_usage: Mapped[list[list[Any]] | None] = mapped_column(Json)
+    """What it adds to its attempt's, for a service that scales; None for others."""
+    leaving_at: Mapped[int | None]
+    """When it was asked to stop because fewer are wanted."""
 
 
 class CheckpointRow(Base):

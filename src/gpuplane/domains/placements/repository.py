@@ -154,6 +154,11 @@ def holders_of(session: ReadSession, attempt_ids: Sequence[AttemptId]) -> list[H
     return _holders_where(session, allocations.c.attempt_id, attempt_ids)
 
 
+def holders_of_replicas(session: ReadSession, replica_ids: Sequence[ReplicaId]) -> list[Holder]:
+    """Return which devices these replicas hold now."""
+    return _holders_where(session, allocations.c.replica_id, replica_ids)
+
+
 def list_open(session: ReadSession, cluster_id: ClusterId | None) -> list[Allocation]:
     """Return everything held now (on a cluster), by job and rank."""
     query = select(allocations).where(allocations.c.to_at.is_(None))

@@ -58,6 +58,7 @@ class ClustersLoop:
         self.period_s = self._settings.period_s
         self._clients: dict[ClusterId, tuple[int, KubeClient]] = {}
         self._looks: dict[ClusterId, asyncio.Task[None]] = {}
+        self._returned: set[ClusterId] = set()
         self._collector = Collector(tools)
 
     async def run_once(self) -> bool:
@@ -70,7 +71,8 @@ class ClustersLoop:
         for cluster in ours:
             if cluster.state in RUN_STATES:
                 await self._look_at_run(cluster, now)
-            elif clusters.may_be_tried(cluster, now) and not self._is_being_looked_at(cluster.id):
+            elif self._is_due(cluster, now) and not self._is_being_looked_at(cluster.id):
+                self._returned.discard(cluster.id)
                 number = numbers.get(cluster.id, 0)
                 self._looks[cluster.id] = asyncio.create_task(
                     self._look(cluster, number), name=f"look:{cluster.name}"
@@ -78,6 +80,13 @@ class ClustersLoop:
         if self._looks:
             await asyncio.wait(self._looks.values(), timeout=self._settings.call_s)
         return False
+
+    def note_return(self, cluster_id: ClusterId) -> None:
+        """Have the next turn look at a cluster that was heard of again, whatever its back-off."""
+        self._returned.add(cluster_id)
+
+    def _is_due(self, cluster: Cluster, now: int) -> bool:
+        return clusters.may_be_tried(cluster, now) or cluster.id in self._returned
 
     async def stop(self) -> None:
         """End looks under way and close every connection."""

@@ -33,6 +33,10 @@ from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import QueueSpecs, Seen
 from gpuplane.loops.scheduler.known import KnownWorkloads
 
+SCALING_KINDS = frozenset({"simulated", "kubernetes"})
+"""Kinds of clusters on which services grow and shrink; the supervisors of `local` are told their
+replicas once."""
+
 NEVER = 2**62
 """Later than any instant: no maintenance is announced."""
 
@@ -75,6 +79,8 @@ class World:
     """The highest class that waits for a job, for jobs that something waits for."""
     predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
     """What to expect of the queued jobs, from those before them."""
+    growing: Mapping[JobId, jobs.Growth] = field(default_factory=dict)
+    """The next replica of each service that wants one, by the name that it is decided on under."""
     ranked: dict[object, tuple[tuple[ClusterView, ...], Reason]] = field(default_factory=dict)
     """Clusters to ask, by what decides about them, filled in as jobs are looked at."""
 
@@ -164,8 +170,9 @@ def prepare(
         asked = (tenant, job.spec.job_type, job.spec.queue, job.spec.priority)
         if asked not in doors_chosen:
             doors_chosen[asked] = _choose_door(view, *asked)
-        chosen = doors_chosen[asked]
-        if chosen is None:
+        chosen, growth = doors_chosen[asked], world.growing.get(job.id)
+        moved = growth is not None and chosen and chosen[1].cluster_queue != growth.cluster_queue
+        if chosen is None or moved:
             doorless.append(job)
             continue
         local[job.id], door = chosen
@@ -208,7 +215,8 @@ def prepare(
         ),
         uncut=frozenset(each.gpu_id for each in view.cuts),
     )
-    doors = Doors(local, cluster_queue, choice, world.predictions)
+    scales = view.cluster.kind in SCALING_KINDS and not queues.admits_itself(view.cluster)
+    doors = Doors(local, cluster_queue, choice, world.predictions, scales)
     return Prepared(snapshot, doors, tuple(doorless))
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -52,6 +52,7 @@ class CycleReport:
     """What one turn did, for `/api/v1/loops` and the tests."""
 
     placed: int = 0
+    grown: int = 0
     offered: int = 0
     waiting: int = 0
     preempting: int = 0
@@ -127,21 +128,22 @@ class SchedulerLoop:
                 "jobs.set_damaged_aside",
                 partial(jobs.set_damaged_aside, job_ids=tuple(damaged), now=now),
             )
-        if world.queued:
+        if world.queued or world.growing:
             await self._decide_all(world, now, report)
         self.last = report
-        if report.stale and not report.placed:
+        if report.stale and not report.placed and not report.grown:
             # Nothing came of it: look at the database afresh, at the next wake-up or period.
             self._state.forget()
             return False
-        return report.stale > 0
+        # A service grows by one replica a turn.
+        return report.stale > 0 or report.grown > 0
 
     async def _decide_all(self, world: World, now: int, report: CycleReport) -> None:
         # For the first choice of the jobs, the second, and so on: who asks each cluster.
         by_choice: list[dict[ClusterId, list[Job]]] = []
         nowhere: list[Waiting] = []
         offers: list[jobs.NewOffer] = []
-        for job in world.queued:
+        for job in (*world.queued, *(each.piece for each in world.growing.values())):
             found = candidates_of(world, job)
             choice = choose(world, found, job, now)
             if choice.offer is not None:
@@ -158,7 +160,7 @@ class SchedulerLoop:
                 reason = find_no_cluster_reason(world, job)
                 nowhere.append(Waiting(job.id, job.version, reason, (), 0))
         await self._offer(offers, now, report)
-        await self._note_waiting(nowhere, now)
+        await self._note_waiting(nowhere, world, now)
         settled: set[JobId] = set()
         best_reason: dict[JobId, Waiting] = {}
         for turn, asked in enumerate(by_choice):
@@ -172,7 +174,7 @@ class SchedulerLoop:
                 prepared = prepare(world, view, self._state.fleet(view), pending, known)
                 policy = self._policy_for(view)
                 decision = await self._decide(prepared.snapshot, policy, now, report, known.memory)
-                settled |= await self._apply(prepared, decision, policy, now, report)
+                settled |= await self._apply(world, prepared, decision, policy, now, report)
                 for verdict in decision.waiting:
                     best_reason.setdefault(verdict.job_id, verdict)
                 for cut in decision.repartitioning:
@@ -181,7 +183,7 @@ class SchedulerLoop:
                     best_reason.setdefault(job.id, _doorless(job, view))
         left = [verdict for job_id, verdict in best_reason.items() if job_id not in settled]
         report.waiting += len(left) + len(nowhere)
-        await self._note_waiting(left, now)
+        await self._note_waiting(left, world, now)
 
     async def _offer(self, offers: Sequence[jobs.NewOffer], now: int, report: CycleReport) -> None:
         """Hand jobs to the clusters that admit by themselves."""
@@ -225,6 +227,7 @@ class SchedulerLoop:
 
     async def _apply(
         self,
+        world: World,
         prepared: Prepared,
         decision: Decision,
         policy: Policy,
@@ -233,11 +236,20 @@ class SchedulerLoop:
     ) -> set[JobId]:
         """Apply placed verdicts and preemptions; return the jobs that need no other cluster."""
         settled: set[JobId] = set()
-        for part in _batches(decision.placed):
+        added = [verdict for verdict in decision.placed if verdict.job_id in world.growing]
+        started = [verdict for verdict in decision.placed if verdict.job_id not in world.growing]
+        for part in _batches(started):
             outcome = await self._database.write(
                 "jobs.admit", _admission(part, prepared.doors, self._token, now)
             )
             report.placed += len(outcome.admitted)
+            report.stale += outcome.stale
+            settled.update(verdict.job_id for verdict in part)
+        for part in _batches(added):
+            outcome = await self._database.write(
+                "jobs.grow", _growth(part, world.growing, prepared.doors, self._token, now)
+            )
+            report.grown += len(outcome.admitted)
             report.stale += outcome.stale
             settled.update(verdict.job_id for verdict in part)
         for verdict in decision.preempting:
@@ -251,6 +263,7 @@ class SchedulerLoop:
                         verdict.position,
                     )
                 ],
+                world,
                 now,
             )
             done = await self._database.write(
@@ -267,9 +280,9 @@ class SchedulerLoop:
             report.stale += not done
             settled.add(verdict.job_id)
         for cut in decision.repartitioning:
-            if not self._can_cut(cut.cluster_id):
-                continue
-            await self._note_waiting([_as_waiting(cut)], now)
+            if not self._can_cut(cut.cluster_id) or cut.job_id in world.growing:
+                continue  # no GPU is cut for one more replica: it waits for an instance
+            await self._note_waiting([_as_waiting(cut)], world, now)
             asked = await self._database.write(
                 "jobs.repartition",
                 partial(_repartition, verdict=cut, token=self._token, now=now),
@@ -283,13 +296,13 @@ class SchedulerLoop:
         backend = None if self._backends is None else self._backends.find(cluster_id)
         return isinstance(backend, Repartitions)
 
-    async def _note_waiting(self, waiting: Sequence[Waiting], now: int) -> None:
-        """Store why jobs wait, where that is news: the rest costs nothing."""
+    async def _note_waiting(self, waiting: Sequence[Waiting], world: World, now: int) -> None:
+        """Store why jobs and wanted replicas wait, where that is news: the rest costs nothing."""
         news = [verdict for verdict in waiting if self._state.reasons.is_news(verdict, now)]
         for start in range(0, len(news), APPLY_BATCH):
             part = news[start : start + APPLY_BATCH]
             await self._database.write(
-                "jobs.note_waiting", partial(jobs.note_waiting, waiting=part)
+                "jobs.note_waiting", partial(_note, part=part, growing=world.growing)
             )
             self._state.reasons.note(part, now)
 
@@ -303,6 +316,28 @@ def _admission(
         return jobs.admit(session, part, doors, now)
 
     return apply
+
+
+def _growth(
+    part: Sequence[Placed],
+    growing: Mapping[JobId, jobs.Growth],
+    doors: Doors,
+    token: int,
+    now: int,
+) -> Callable[[WriteSession], jobs.AdmissionReport]:
+    def apply(session: WriteSession) -> jobs.AdmissionReport:
+        if not is_current(session, SchedulerLoop.name, token):
+            return jobs.AdmissionReport((), len(part))
+        return jobs.grow(session, part, growing, doors, now)
+
+    return apply
+
+
+def _note(
+    session: WriteSession, part: Sequence[Waiting], growing: Mapping[JobId, jobs.Growth]
+) -> None:
+    jobs.note_waiting(session, [each for each in part if each.job_id not in growing])
+    jobs.note_growth_waiting(session, [each for each in part if each.job_id in growing], growing)
 
 
 def _hand_over(session: WriteSession, part: Sequence[jobs.NewOffer], token: int, now: int) -> int:

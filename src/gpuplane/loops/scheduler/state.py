@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuplane.core.fleet.columns import Fleet, Take
-from gpuplane.core.fleet.facts import NodeFacts
+from gpuplane.core.fleet.facts import Allocation, NodeFacts
 from gpuplane.core.ids import AttemptId, ClusterId, JobId, ProjectId, TenantId
 from gpuplane.core.prediction.predicting import Prediction
 from gpuplane.core.scheduling.workload import RunningWorkload
@@ -37,6 +37,7 @@ class _Held:
     attempt_version: int
     job_version: int
     workload: RunningWorkload
+    growth: jobs.Growth | None = None
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class _FleetState:
     facts: Sequence[NodeFacts]
     fleet: Fleet
     taken: dict[AttemptId, tuple[Take, ...]] = field(default_factory=dict)
+    of: dict[AttemptId, tuple[Allocation, ...]] = field(default_factory=dict)
+    """What each was taken for: a service that grew or shrank takes something else."""
 
 
 class SchedulerState:
@@ -77,8 +80,13 @@ class SchedulerState:
         queued = tuple(job for job in self._load_queued(session) if job.id not in offered)
         self._load_held(session)
         holding: dict[ClusterId, list[RunningWorkload]] = {}
+        growing: dict[JobId, jobs.Growth] = {}
         for held in self._held.values():
-            holding.setdefault(held.workload.cluster_id, []).append(held.workload)
+            if held.workload.allocations:  # a service scaled to zero holds nothing
+                holding.setdefault(held.workload.cluster_id, []).append(held.workload)
+            if held.growth is not None:
+                growing[held.growth.piece.id] = held.growth
+        self.reasons.forget_others({*self._queued, *growing})
         self._name(session, {job.tenant_id for job in queued}, {job.project_id for job in queued})
         book = billing.load_book(session)
         return World(
@@ -96,6 +104,7 @@ class SchedulerState:
             preempted=jobs.list_recent_preemptions(session, now),
             inherited=jobs.load_inherited(session),
             predictions=self._predict(session, queued),
+            growing=growing,
         )
 
     def predict(self, session: ReadSession, job: Job) -> Prediction:
@@ -127,12 +136,19 @@ class SchedulerState:
             for attempt_id, each in self._held.items()
             if each.workload.cluster_id == view.cluster.id
         }
-        for attempt_id in [known for known in state.taken if known not in held]:
+        moved = [
+            known
+            for known in state.taken
+            if known not in held or state.of[known] != held[known].allocations
+        ]
+        for attempt_id in moved:
+            del state.of[attempt_id]
             for take in state.taken.pop(attempt_id):
                 state.fleet.release(take)
         for attempt_id, workload in held.items():
             if attempt_id not in state.taken:
                 state.taken[attempt_id] = _take(state.fleet, workload)
+                state.of[attempt_id] = workload.allocations
         state.fleet.settle()
         return state.fleet
 
@@ -147,7 +163,6 @@ class SchedulerState:
         self.damaged += [job_id for job_id in moved if job_id not in fresh]
         for job_id in self.damaged:
             self._queued.pop(job_id, None)
-        self.reasons.forget_others({job_id for job_id, _ in versions})
         self._queued = {
             job_id: job
             for job_id, _ in versions
@@ -185,6 +200,7 @@ class SchedulerState:
                     self._projects[each.job.project_id],
                     predicted[each.job.id],
                 ),
+                jobs.find_growth(each.job, each.attempt),
             )
             for each in running
         }

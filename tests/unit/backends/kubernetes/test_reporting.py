@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.backends.interface import Phase
-from gpuplane.backends.kubernetes.reporting import MARK, Asked, plan_reads, read_report
-from gpuplane.backends.kubernetes.views import ClusterView, Report
+from gpuplane.backends.kubernetes.manifests.lastreports import MARK
+from gpuplane.backends.kubernetes.reporting import Asked, plan_reads
+from gpuplane.backends.kubernetes.reports import Report, read_report
+from gpuplane.backends.kubernetes.views import ClusterView
 from tests.unit.backends.kubernetes.builders import ID, a_main, a_pod, a_record, running
 
 

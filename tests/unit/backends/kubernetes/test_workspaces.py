@@ -52,7 +52,7 @@ def test_unpacking_asks_for_no_more_than_the_job_does() -> None:
     plan = a_plan()
     plan = replace(plan, resources=replace(plan.resources, cpu_milli=100, memory_mib=64))
     workload = compute_workload(plan, SETTINGS, "c1", (), Served(), b"x")
-    [first] = workload.main["spec"]["template"]["spec"]["initContainers"]
+    first = workload.main["spec"]["template"]["spec"]["initContainers"][0]
     assert first["resources"]["requests"] == {"cpu": "100m", "memory": "64Mi"}
 
 

@@ -83,7 +83,7 @@ def compute_template(
         spec |= _affinity(first.node_name)
         annotations = _hints(plan, first)
     metadata: dict[str, Any] = {"labels": owner_labels(plan, cluster_id)}
-    if len(plan.replicas) == 1:
+    if len(plan.replicas) == 1 and not needs_gates(plan):
         metadata["labels"][names.RANK] = str(first.rank)
     if annotations:
         metadata["annotations"] = annotations
@@ -95,6 +95,8 @@ def needs_gates(plan: AttemptPlan) -> bool:
 
     The replicas of a service always have: its pods are all alike until each is given a rank.
     """
+    if plan.scales is not None and not plan.local_queue:
+        return True  # those to come have places of their own too
     if plan.local_queue or len(plan.replicas) < 2:
         return False
     places = {(each.node_name, each.gpu_ids) for each in plan.replicas}

@@ -8,7 +8,6 @@ from typing import Any
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.pods import owner_labels
-from gpuplane.core.workloads import ReplicaRequest
 
 DEFAULT_PORT = 8080
 """Where a service listens that leaves the port to us; it is told by `PORT`."""
@@ -76,10 +75,9 @@ def compute_scaling(
     Kubernetes' own autoscaler cannot go to none without an alpha gate, so scale-to-zero needs
     KEDA; without it such a service keeps one replica.
     """
-    asked = plan.spec.replicas if plan.spec is not None else ReplicaRequest()
-    most = max(asked.maximum, asked.count)
-    if most <= asked.minimum and not asked.scale_to_zero:
+    if plan.scales is None:
         return ()
+    least, most = plan.scales
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
     metadata = {"name": name, "labels": owner_labels(plan, cluster_id)}
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
@@ -95,7 +93,7 @@ def compute_scaling(
             "metadata": metadata,
             "spec": {
                 "scaleTargetRef": target,
-                "minReplicaCount": 0 if asked.scale_to_zero else max(1, asked.minimum),
+                "minReplicaCount": least,
                 "maxReplicaCount": most,
                 "cooldownPeriod": KEDA_COOLDOWN_S,
                 "triggers": [trigger],
@@ -115,7 +113,7 @@ def compute_scaling(
         "metadata": metadata,
         "spec": {
             "scaleTargetRef": target,
-            "minReplicas": max(1, asked.minimum),
+            "minReplicas": max(1, least),
             "maxReplicas": most,
             "metrics": [metric],
         },

@@ -13,6 +13,7 @@ import msgspec
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests import jobs, services
+from gpuplane.backends.kubernetes.manifests.lastreports import keep_last_report, keeper_image
 from gpuplane.backends.kubernetes.manifests.pods import (
     compute_template,
     needs_gates,
@@ -20,6 +21,7 @@ from gpuplane.backends.kubernetes.manifests.pods import (
     placements_of,
     ranks_of,
 )
+from gpuplane.backends.kubernetes.manifests.routes import compute_route
 from gpuplane.backends.kubernetes.manifests.volumes import compute_volumes
 from gpuplane.backends.kubernetes.manifests.workspaces import (
     compute_pieces,
@@ -83,6 +85,7 @@ def compute_workload(
         owned += compute_pieces(plan, owner_labels(plan, cluster_id), workspace)
         volumes = with_workspace(volumes, plan, len(owned))
     is_service = plan.job_type is JobType.SERVICE
+    route = compute_route(plan, settings, cluster_id, served.no_routes)
     template = compute_template(
         plan,
         settings,
@@ -93,14 +96,18 @@ def compute_workload(
     )
     if workspace is not None:
         unpacked_first(template, plan)
+    image = keeper_image(plan, settings, unpacks=workspace is not None)
+    if image:
+        keep_last_report(template, plan, image)
     scaling: tuple[Object, ...] = ()
     if is_service:
         main = services.compute_deployment(plan, cluster_id, template)
         release: Object = {"spec": {"replicas": len(plan.replicas)}}
         owned.append(services.compute_service(plan, cluster_id))
-        if plan.local_queue:
-            # Embedded admission gives every replica its node and GPUs: one that an autoscaler
-            # adds has neither, so there the number is ours.
+        if route is not None:
+            owned.append(route)
+        if plan.scales is not None and not plan.local_queue:
+            # Kueue would admit a pod that an autoscaler adds, and nobody would meter it.
             scaling = services.compute_scaling(plan, cluster_id, has_keda=served.keda)
     else:
         # Where Kueue admits, it is Kueue that lets a Job go, once it is told the queue.

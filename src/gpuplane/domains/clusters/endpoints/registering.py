@@ -49,6 +49,8 @@ DEPLOYMENTS = "deployments"
 KEY_BYTES = 32
 DRAIN_WAIT_S = 3_600
 HINT_CHARS = 11
+_OF_CONFIG = {"admission", "expose", "report_image"}
+"""What of a description is kept in the config that its backend reads."""
 _FORM = ("cluster_create_request", "configuration")
 _BODY = {
     "requestBody": {
@@ -147,12 +149,13 @@ async def register_again(
 async def change_cluster(
     call: CallDep, cluster: ClusterName, body: ClusterSettingsIn
 ) -> ClusterOut:
-    """Change role, admission, ingress, attributes, or whether control-plane nodes count."""
+    """Change role, admission, ingress, routes, attributes, or whether control-plane nodes count."""
     _check_url(body.ingress_url)
     known = await call.read(lambda s: service.get_cluster(s, cluster))
-    wanted = body.model_dump(exclude_none=True, exclude={"admission"})
-    if body.admission is not None:
-        wanted["config"] = {**known.config, "admission": body.admission}
+    wanted = body.model_dump(exclude_none=True, exclude=_OF_CONFIG)
+    told = body.model_dump(exclude_none=True, include=_OF_CONFIG)
+    if told:
+        wanted["config"] = {**known.config, **told}
     offers = cast("service.CountOffers", call.ports["count_offers"])
     reservations = cast("service.CountReservations", call.ports["count_reservations"])
     change = partial(
@@ -354,7 +357,11 @@ def _new_cluster(asked: ClusterIn, look: Look, now: int) -> Cluster:
         state_reason="",
         labels={},
         notes=(),
-        config={"admission": look.admission, "uid": look.uid},
+        config={
+            **asked.model_dump(exclude_none=True, include=_OF_CONFIG),
+            "admission": look.admission,
+            "uid": look.uid,
+        },
         frozen=False,
         frozen_reason="",
         preemption_policy={},

@@ -45,6 +45,8 @@ def cluster_body(cluster: Cluster) -> ClusterOut:
         platform=cluster.platform,
         role=cluster.role,
         admission=cluster.config.get("admission"),
+        expose=cluster.config.get("expose") or "asked",
+        report_image=cluster.config.get("report_image") or "",
         distribution=cluster.distribution,
         kubernetes_version=cluster.kubernetes_version,
         server_url=cluster.server_url,

@@ -4,18 +4,23 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
+from gpuplane.backends.interface import BackendError, DecidesScale, ScalerDecides
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
+from gpuplane.domains.jobs.endpoints.parts import find_backend, ref_of
 from gpuplane.domains.jobs.endpoints.shaping import job_body
+from gpuplane.domains.jobs.errors import NotScalable
 from gpuplane.domains.jobs.schemas import (
     CheckpointIn,
     JobOut,
     PreemptIn,
     PriorityIn,
     ProgressIn,
+    ScaleIn,
     SuspendIn,
 )
 from gpuplane.kit.access import Permission, requires
+from gpuplane.kit.errors import Unavailable
 
 router = APIRouter()
 
@@ -69,6 +74,38 @@ async def change_priority(call: CallDep, job_id: UUID, body: PriorityIn) -> JobO
         ),
         job_body,
     )
+
+
+@router.put("/jobs/{job_id}/scale")
+@requires(Permission.JOB_WRITE)
+async def scale_job(call: CallDep, job_id: UUID, body: ScaleIn) -> JobOut:
+    """Give a running service another number of replicas, between its fewest and its most.
+
+    Where an object of the cluster holds the number, it is asked first, and refuses where an
+    autoscaler decides.
+    """
+    wanted = body.replicas
+    found = await call.read(lambda s: service.get_scaling(s, call.principal, job_id, wanted))
+    backend: object = find_backend(call, found.attempt)
+    store = service.scale
+    if isinstance(backend, DecidesScale):
+        try:
+            await backend.set_wanted(ref_of(found.attempt), wanted)
+        except ScalerDecides as error:
+            raise NotScalable(error.message, fix="Change its limits, or remove it.") from error
+        except BackendError as error:
+            raise Unavailable(
+                f"Its cluster did not take that on: {error.message}",
+                code="cluster_unavailable",
+                fix="Try again in a moment.",
+                retry_after_s=5,
+            ) from error
+        store = service.follow_scale
+    return await call.write(
+        "jobs.scale",
+        lambda s: service.view_of(s, store(s, call.principal, job_id, wanted, call.now), call.now),
+        job_body,
+    )  # fmt: skip - the call reads as one line
 
 
 @router.post("/jobs/{job_id}/preempt")

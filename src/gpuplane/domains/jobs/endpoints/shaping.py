@@ -13,6 +13,7 @@ from gpuplane.domains.jobs.schemas import (
     JobOut,
     JobRowOut,
     ReplicaOut,
+    ScaleOut,
 )
 from gpuplane.domains.jobs.schemas.parts import (
     AfterBody,
@@ -32,7 +33,15 @@ from gpuplane.domains.jobs.schemas.parts import (
     TopologyBody,
     WindowBody,
 )
-from gpuplane.domains.jobs.service import Attempt, Job, JobView, Names, mask_deeply, mask_sensitive
+from gpuplane.domains.jobs.service import (
+    Attempt,
+    Job,
+    JobView,
+    Names,
+    count_ready,
+    mask_deeply,
+    mask_sensitive,
+)
 from gpuplane.kit.clock import instant_to_text
 
 # What is stored was checked on its way in, so bodies are built without a second check.
@@ -96,6 +105,7 @@ def attempt_body(attempt: Attempt) -> AttemptOut:
         stop_intent=None if attempt.stop_intent is None else str(attempt.stop_intent),
         lost_gpu_seconds=None if lost is None else lost / 1000,
         explanation=attempt.explanation,
+        scale=_scale_body(attempt),
         replicas=[
             ReplicaOut.checked(
                 id=each.id,
@@ -120,6 +130,19 @@ def attempt_body(attempt: Attempt) -> AttemptOut:
     )
 
 
+def _scale_body(attempt: Attempt) -> ScaleOut | None:
+    if attempt.replicas_wanted is None:
+        return None
+    return ScaleOut.checked(
+        wanted=attempt.replicas_wanted,
+        since=attempt.wanted_at,
+        present=len(attempt.replicas),
+        ready=count_ready(attempt),
+        reason=attempt.growth_reason,
+        message=attempt.growth_message,
+    )
+
+
 def manifest_body(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest as it is told: its instant as text, like every instant of the API."""
     return {**manifest, "captured_at": instant_to_text(manifest["captured_at"])}
@@ -129,6 +152,7 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
     spec = job.spec
     cluster = None if job.cluster_id is None else names.clusters.get(job.cluster_id)
     cost = names.costs.get(job.id, job.actual_cost_micro)
+    wanted, ready = names.scales.get(job.id, (None, None))
     return {
         "id": job.id,
         "name": job.name,
@@ -148,6 +172,8 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "gpu_type": spec.resources.gpu_model,
         "gpu_count": spec.resources.gpu_count,
         "replica_count": spec.replicas.count,
+        "replicas_wanted": wanted,
+        "replicas_ready": ready,
         "priority": str(spec.priority),
         "queue": job.queue or spec.queue or "",
         "labels": dict(job.labels),
@@ -222,7 +248,7 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
             count=spec.replicas.count,
             minimum=spec.replicas.minimum,
             gang=spec.replicas.gang,
-            min=0 if spec.replicas.scale_to_zero else spec.replicas.minimum,
+            min=spec.replicas.fewest,
             max=spec.replicas.maximum,
             scale_to_zero=spec.replicas.scale_to_zero,
         ),

@@ -71,6 +71,17 @@ def count_attempts(session: ReadSession, job_ids: Sequence[UUID]) -> dict[JobId,
     return found
 
 
+def load_scaled(session: ReadSession, ids: Sequence[UUID]) -> list[Attempt]:
+    """Return those of these attempts whose number of replicas changes."""
+    found: list[Attempt] = []
+    for start in range(0, len(ids), CHUNK):
+        query = select(attempts).where(
+            attempts.c.id.in_(ids[start : start + CHUNK]), attempts.c.replicas_wanted.is_not(None)
+        )
+        found += _with_replicas(session, session.rows(query))
+    return found
+
+
 def list_runs(session: ReadSession, job_id: UUID, now: int) -> list[tuple[int, int]]:
     """Return from when until when each attempt of a job ran, first to last; until now at most."""
     query = (
@@ -297,6 +308,52 @@ def update_replicas(session: WriteSession, changes: Sequence[Mapping[str, Any]])
     _update_each(session, replicas, changes, {})
 
 
+def insert_replica(session: WriteSession, replica: Replica) -> None:
+    """Store a replica that was added to an attempt."""
+    session.execute(insert(replicas), [_replica_values(replica)])
+
+
+def delete_replicas(session: WriteSession, ids: Sequence[UUID]) -> None:
+    """Drop replicas that their service does without: what they held is told by the ledger."""
+    session.execute(delete(replicas).where(replicas.c.id.in_(ids)))
+
+
+def list_to_scale(session: ReadSession, cluster_ids: Sequence[UUID], limit: int) -> list[Attempt]:
+    """Return started attempts whose replicas changed since their backend was told, oldest first."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.scale_number != attempts.c.scale_told,
+            attempts.c.state.in_(["starting", "running"]),
+            attempts.c.cluster_id.in_(cluster_ids),
+        )
+        .order_by(attempts.c.admitted_at, attempts.c.id)
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def note_scale_told(session: WriteSession, told: Sequence[tuple[AttemptId, int]]) -> None:
+    """Store which change of their replicas backends have taken on; the version is left alone."""
+    for attempt_id, number in told:
+        session.execute(
+            update(attempts)
+            .where(attempts.c.id == attempt_id, attempts.c.scale_told < number)
+            .values(scale_told=number)
+        )
+
+
+def note_growth(
+    session: WriteSession, attempt_id: AttemptId, version: int, reason: str, message: str
+) -> None:
+    """Store why the next replica of an attempt waits, if the attempt is as it was read."""
+    session.execute(
+        update(attempts)
+        .where(attempts.c.id == attempt_id, attempts.c.version == version)
+        .values(growth_reason=reason, growth_message=message)
+    )
+
+
 def insert_checkpoint(session: WriteSession, values: dict[str, Any]) -> None:
     """Store one reported checkpoint."""
     session.execute(insert(checkpoints).values(**values))
@@ -350,6 +407,8 @@ def _with_replicas(session: ReadSession, rows: Sequence[RowMapping]) -> list[Att
         for row in session.rows(query):
             values = {name: row[name] for name in _REPLICA}
             values["gpu_ids"] = tuple(values["gpu_ids"])
+            if (usage := values["quota_usage"]) is not None:
+                values["quota_usage"] = tuple((name, what, n) for name, what, n in usage)
             by_attempt[row["attempt_id"]].append(Replica(**values))
     return [_attempt(row, by_attempt[row["id"]]) for row in rows]
 
@@ -372,4 +431,6 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
 def _replica_values(replica: Replica) -> dict[str, Any]:
     values = {name: getattr(replica, name) for name in _REPLICA}
     values["gpu_ids"] = list(replica.gpu_ids)
+    if replica.quota_usage is not None:
+        values["quota_usage"] = [list(use) for use in replica.quota_usage]
     return values

@@ -40,9 +40,13 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
     Args:
         job: Its job; a SERVICE runs when every replica with a health check is ready.
         attempt: The attempt as stored.
-        seen: All its replicas as last observed, by rank.
+        seen: All its replicas as last observed, by rank; those that were asked to leave say
+            nothing of the others.
     """
-    bad = _find_culprit(job, attempt, seen)
+    if not seen:  # a service that was scaled to zero: it goes on until it is stopped
+        stops = attempt.state == "stopping"
+        return AttemptVerdict(Standing.STARTING if stops else Standing.RUNNING)
+    bad = _find_culprit(job, attempt, [each for each in seen if each.leaving_at is None])
     if all(replica.phase in OVER for replica in seen):
         return _judge_over(job, attempt, seen, bad)
     if bad is not None and attempt.state != "stopping":
@@ -52,7 +56,7 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
         )  # fmt: skip
     if any(replica.phase == "unreachable" for replica in seen):
         return AttemptVerdict(Standing.UNREACHABLE)
-    live = [replica for replica in seen if replica.phase not in OVER]
+    live = [each for each in seen if each.phase not in OVER and each.leaving_at is None]
     if all(replica.phase == "running" for replica in live) and all(
         replica.ready is not False for replica in live
     ):

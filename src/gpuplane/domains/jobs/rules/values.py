@@ -103,6 +103,10 @@ class Replica:
     """Peak memory of its fullest GPU as far as it was measured."""
     gpu_utilization_permille: int | None = None
     """Mean utilisation of its GPUs as far as it was measured, in thousandths."""
+    quota_usage: tuple[tuple[str, str, int], ...] | None = None
+    """What it adds to its attempt's, where their number changes."""
+    leaving_at: int | None = None
+    """When it was asked to stop because fewer are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,16 @@ class Attempt:
     explanation: dict[str, Any] | None
     forgotten: bool
     version: int
+    replicas_wanted: int | None = None
+    """How many replicas a service that scales is to have; None where their number is fixed."""
+    wanted_at: int | None = None
+    next_rank: int = 0
+    """The rank of the next replica that is added: no rank is ever given twice."""
+    scale_number: int = 0
+    scale_told: int = 0
+    growth_reason: str = ""
+    growth_message: str = ""
+    """Why the next wanted replica waits; empty when none does."""
     replicas: tuple[Replica, ...] = ()
     manager_id: ClusterId | None = None
     """The cluster whose Kueue dispatched it to its own."""

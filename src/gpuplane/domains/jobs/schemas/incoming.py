@@ -35,6 +35,7 @@ from gpuplane.domains.jobs.schemas.values import (
     PlainText,
     PrintableText,
     Ratio,
+    ReplicasFromZero,
     Retries,
     Seconds,
     StorageGb,
@@ -141,6 +142,12 @@ class PriorityIn(Body):
     """The priority from now on."""
 
     priority: Priority
+
+
+class ScaleIn(Body):
+    """How many replicas a service is to have from now on."""
+
+    replicas: ReplicasFromZero
 
 
 class PreemptIn(Body):

@@ -42,6 +42,10 @@ class JobRowOut(Body):
     gpu_count: int
     """GPUs of one replica."""
     replica_count: int
+    replicas_wanted: int | None
+    """How many a service that scales is to have now; null for others and when it does not run."""
+    replicas_ready: int | None
+    """How many of them are ready."""
     priority: str
     queue: str
     labels: dict[str, str]
@@ -92,6 +96,17 @@ class ReplicaOut(Body):
     restart_count: int
 
 
+class ScaleOut(Body):
+    """How many replicas a service that scales has and wants, and why the next one waits."""
+
+    wanted: int
+    since: InstantOut | None
+    present: int
+    ready: int
+    reason: str
+    message: str
+
+
 class AttemptOut(Body):
     """One try of a job."""
 
@@ -111,6 +126,7 @@ class AttemptOut(Body):
     stop_intent: str | None
     lost_gpu_seconds: float | None
     explanation: dict[str, Any] | None
+    scale: ScaleOut | None
     replicas: list[ReplicaOut]
 
 

@@ -298,7 +298,8 @@ def _replicas(body: ReplicasBody, job_type: JobType) -> ReplicaRequest:
             field="replicas.max",
             fix="Leave max out.",
         )
-    return ReplicaRequest(body.count, minimum, high, body.gang, body.scale_to_zero)
+    lowest = low if job_type is JobType.SERVICE and low and low != minimum else None
+    return ReplicaRequest(body.count, minimum, high, body.gang, body.scale_to_zero, lowest)
 
 
 def _placement(body: PlacementBody, job: JobIn) -> PlacementRequest:

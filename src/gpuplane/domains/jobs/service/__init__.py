@@ -4,6 +4,7 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
+from gpuplane.domains.jobs.rules.scaling import count_ready
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -126,6 +127,7 @@ from gpuplane.domains.jobs.service.loading import (
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.observing import (
     end_never_started,
+    end_unstarted,
     list_open,
     list_to_ensure,
     list_to_evict,
@@ -133,6 +135,7 @@ from gpuplane.domains.jobs.service.observing import (
     note_ensured,
     note_evict_sent,
     note_start_failed,
+    note_starts_delayed,
     take_in,
 )
 from gpuplane.domains.jobs.service.offering import (
@@ -193,6 +196,21 @@ from gpuplane.domains.jobs.service.retaining import (
     prune_jobs,
 )
 from gpuplane.domains.jobs.service.rights import require_class
+from gpuplane.domains.jobs.service.scaling import (
+    Growth,
+    Scaling,
+    find_growth,
+    follow_scale,
+    get_scaling,
+    grow,
+    list_to_scale,
+    load_scale_plans,
+    note_growth_waiting,
+    note_scale_failed,
+    note_scale_told,
+    note_scales,
+    scale,
+)
 from gpuplane.domains.jobs.service.standing import OfferStanding, load_offer_standings
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.submission import Submission
@@ -236,6 +254,7 @@ __all__ = [
     "Event",
     "Experience",
     "Forecast",
+    "Growth",
     "HeldResources",
     "Job",
     "JobFilter",
@@ -257,6 +276,7 @@ __all__ = [
     "Replica",
     "RunningAttempt",
     "RunningJob",
+    "Scaling",
     "Settled",
     "SmallestChange",
     "Standing",
@@ -281,6 +301,7 @@ __all__ = [
     "cluster_of",
     "count_offers",
     "count_queue_users",
+    "count_ready",
     "count_tenant_jobs",
     "current",
     "draft_job",
@@ -290,18 +311,23 @@ __all__ = [
     "end_never_started",
     "end_pinned",
     "end_promise",
+    "end_unstarted",
     "end_without_attempt",
     "estimate",
     "explain_job",
     "find_cluster_id",
+    "find_growth",
     "find_inversions",
     "find_of_source",
     "find_submitted",
     "find_waits",
+    "follow_scale",
     "forget_workspace",
     "get_manifest",
     "get_output",
     "get_output_to_exec",
+    "get_scaling",
+    "grow",
     "has_old_experience",
     "has_unlearned",
     "has_void_offers",
@@ -331,6 +357,7 @@ __all__ = [
     "list_to_forget",
     "list_to_prune",
     "list_to_release",
+    "list_to_scale",
     "list_unused_workspaces",
     "load_inherited",
     "load_jobs",
@@ -342,6 +369,7 @@ __all__ = [
     "load_queue_use",
     "load_resources",
     "load_running",
+    "load_scale_plans",
     "load_timeline",
     "load_visible_jobs",
     "look_at",
@@ -356,12 +384,17 @@ __all__ = [
     "note_evict_sent",
     "note_evicted",
     "note_forgotten",
+    "note_growth_waiting",
     "note_managers_told",
     "note_offer_failed",
     "note_offers_ensured",
     "note_offers_evicted",
     "note_offers_taken",
+    "note_scale_failed",
+    "note_scale_told",
+    "note_scales",
     "note_start_failed",
+    "note_starts_delayed",
     "note_unplaced",
     "note_waiting",
     "note_workers_told",
@@ -382,6 +415,7 @@ __all__ = [
     "resume",
     "retry",
     "running_of",
+    "scale",
     "set_aside",
     "set_damaged_aside",
     "settle_offers",

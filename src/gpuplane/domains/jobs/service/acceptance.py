@@ -18,6 +18,8 @@ from gpuplane.domains.secrets import service as secrets
 
 CONTAINER_KINDS = frozenset({"simulated", "kubernetes"})
 PROCESS_KINDS = frozenset({"simulated", "local"})
+CONTAINER_FIX = "Name an image (`image`; `gpuplane run --image`): a container runs there."
+PROCESS_FIX = "Leave the image out to run a process there, or name a cluster that runs containers."
 
 
 def check_submission(lookups: Lookups, submission: Submission, now: int) -> Cluster | None:
@@ -58,7 +60,7 @@ def _check_kind(spec: JobSpec) -> None:
             "Model endpoints cannot be deployed here: no registered cluster has a part that"
             " installs them.",
             field="deployment_type",
-            fix="Use deployment_type process, or docker on a simulated cluster.",
+            fix="Use deployment_type process, or docker with an image.",
         )
 
 
@@ -109,7 +111,7 @@ def _check_backend(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
         raise NotPartOfProduct(
             f"deployment_type {spec.deployment_type} cannot run on {kinds}.",
             field="deployment_type",
-            fix="Use process on local clusters and docker where containers run.",
+            fix=CONTAINER_FIX if needed is PROCESS_KINDS else PROCESS_FIX,
         )
     if not spec.execution.command and all(cluster.kind == "local" for cluster in candidates):
         raise BadJob(

@@ -3,11 +3,11 @@
 Stale verdicts are dropped and counted; the others stand. A gang is one verdict.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuplane.core.ids import AttemptId, JobId, ReplicaId
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.prediction.durations import expected_s
 from gpuplane.core.prediction.predicting import Prediction
@@ -16,6 +16,7 @@ from gpuplane.core.scheduling.decisions import (
     NeedsPreemption,
     NeedsRepartition,
     Placed,
+    ReplicaPlacement,
     Waiting,
 )
 from gpuplane.db.sessions import WriteSession
@@ -24,6 +25,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.learning import PREDICTION, describe_expected, encode_expected
+from gpuplane.domains.jobs.rules.scaling import find_bounds, share_usage
 from gpuplane.domains.jobs.service.stopping import request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -46,6 +48,8 @@ class Doors:
     """Why this cluster, for jobs that named none."""
     predictions: Mapping[JobId, Prediction] = field(default_factory=dict)
     """What is expected of each, as decided on."""
+    scales: bool = False
+    """Whether services grow and shrink on this cluster while they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,17 @@ def admit(
             continue
         fresh.append((job, verdict, _attempt_of(job, verdict, doors, now)))
     result = placements.place(
-        session, [_order_of(job, verdict, attempt) for job, verdict, attempt in fresh], now
+        session,
+        [
+            order_of(
+                job,
+                attempt.id,
+                verdict.cluster_id,
+                zip(attempt.replicas, verdict.replicas, strict=True),
+            )
+            for job, verdict, attempt in fresh
+        ],
+        now,
     )
     taken = set(result.placed)
     admitted = [each for each in fresh if each[2].id in taken]
@@ -167,29 +181,11 @@ def end_promise(session: WriteSession, job_id: JobId, now: int) -> None:
 def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
     attempt_id = AttemptId(new_id())
     number = job.attempt_count + 1
+    usage = tuple((use.flavor, use.resource, use.amount) for use in verdict.usage)
+    scales = doors.scales and find_bounds(job.spec) is not None
+    share = share_usage(usage, len(verdict.replicas)) if scales else None
     replicas = tuple(
-        Replica(
-            id=ReplicaId(new_id()),
-            attempt_id=attempt_id,
-            rank=each.rank,
-            node_id=each.node_id,
-            node_name=each.node_name,
-            gpu_ids=each.gpu_ids,
-            gpu_milli=each.gpu_milli,
-            mig_device=f"{each.mig.gpu_id}/{each.mig.profile}@{each.mig.start}"
-            if each.mig
-            else None,
-            phase="pending",
-            ready=None,
-            started_at=None,
-            ended_at=None,
-            exit_code=None,
-            signal=None,
-            reason="",
-            message="",
-            url=None,
-            restart_count=0,
-        )
+        replace(blank_replica(ReplicaId(new_id()), attempt_id, each), quota_usage=share)
         for each in verdict.replicas
     )
     return Attempt(
@@ -216,11 +212,39 @@ def _attempt_of(job: Job, verdict: Placed, doors: Doors, now: int) -> Attempt:
         lost_gpu_ms=None,
         cluster_queue=doors.cluster.get(job.id, ""),
         local_queue=doors.local.get(job.id, ""),
-        quota_usage=tuple((use.flavor, use.resource, use.amount) for use in verdict.usage),
+        quota_usage=usage,
         explanation=_explanation(job, verdict, doors),
         forgotten=False,
         version=1,
+        replicas_wanted=job.spec.replicas.count if scales else None,
+        wanted_at=now if scales else None,
+        next_rank=len(replicas),
         replicas=replicas,
+    )
+
+
+def blank_replica(replica_id: ReplicaId, attempt_id: AttemptId, place: ReplicaPlacement) -> Replica:
+    """Return a replica of which nothing was seen yet, at the place it was given."""
+    mig = place.mig
+    return Replica(
+        id=replica_id,
+        attempt_id=attempt_id,
+        rank=place.rank,
+        node_id=place.node_id,
+        node_name=place.node_name,
+        gpu_ids=place.gpu_ids,
+        gpu_milli=place.gpu_milli,
+        mig_device=f"{mig.gpu_id}/{mig.profile}@{mig.start}" if mig else None,
+        phase="pending",
+        ready=None,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        signal=None,
+        reason="",
+        message="",
+        url=None,
+        restart_count=0,
     )
 
 
@@ -238,14 +262,20 @@ def _explanation(job: Job, verdict: Placed, doors: Doors) -> dict[str, Any]:
     }
 
 
-def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:
+def order_of(
+    job: Job,
+    attempt_id: AttemptId,
+    cluster_id: ClusterId,
+    replicas: Iterable[tuple[Replica, ReplicaPlacement]],
+) -> PlacementOrder:
+    """Return what replicas of an attempt are to hold at the places they were given."""
     asked = job.spec.resources
     return PlacementOrder(
-        attempt_id=attempt.id,
+        attempt_id=attempt_id,
         job_id=job.id,
         tenant_id=job.tenant_id,
         project_id=job.project_id,
-        cluster_id=verdict.cluster_id,
+        cluster_id=cluster_id,
         replicas=tuple(
             ReplicaOrder(
                 replica_id=replica.id,
@@ -258,7 +288,7 @@ def _order_of(job: Job, verdict: Placed, attempt: Attempt) -> PlacementOrder:
                 memory_mib=asked.memory_mib,
                 ephemeral_mib=asked.ephemeral_mib,
             )
-            for replica, place in zip(attempt.replicas, verdict.replicas, strict=True)
+            for replica, place in replicas
         ),
         reservation_id=None,
     )

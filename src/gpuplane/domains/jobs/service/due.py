@@ -257,7 +257,7 @@ def _apply(
                 job,
                 StopIntent.FAIL,
                 Word.START_TIMEOUT,
-                "It was admitted and not seen running in time.",
+                _why_not_started(job, attempt),
                 now,
                 grace_s=0,
             )  # fmt: skip - the call reads as one line
@@ -298,6 +298,14 @@ def _apply(
                 "Its time window closed; it goes on when the window opens again.",
                 now,
             )  # fmt: skip - the call reads as one line
+
+
+def _why_not_started(job: Job, attempt: Attempt | None) -> str:
+    """Return that it did not start in time, and what was last said of what it waited for."""
+    said = job.status_message if job.reason == Word.NOT_HANDED_OVER else ""
+    told = (each.message for each in attempt.replicas if each.message) if attempt else iter(())
+    said = said or next(told, "")
+    return f"It was admitted and not seen running in time. {said}".rstrip()
 
 
 def _miss_deadline(session: WriteSession, job: Job, now: int, *, cancels: bool) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, JobId
-from gpuplane.core.lifecycle.jobs import WAITING
+from gpuplane.core.lifecycle.jobs import WAITING, JobStatus
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
@@ -16,6 +16,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.fixes import FIXES, describe_standing
+from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.nodes import service as nodes
@@ -94,14 +95,28 @@ class ClusterResources:
 def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Standing:
     """Return why a job stands where it stands, as it was last decided."""
     job = get_job(session, principal, job_id)
+    reason = job.reason
     sentence = job.status_message or describe_standing(job.status, job.condition)
     explanation: tuple[str, ...] = ()
     if job.current_attempt_id is not None:
         attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
         if attempt is not None and attempt.explanation is not None:
             explanation = tuple(str(each) for each in attempt.explanation.get("sentences", ()))
-    fix = FIXES.get(job.reason, "") if job.reason != Word.COMPLETED else ""
-    return Standing(job, job.reason, sentence, fix, job.reason_counts or {}, explanation)
+        if attempt is not None and not reason and attempt.growth_reason:
+            reason, sentence = attempt.growth_reason, _describe_growth(attempt)
+        if attempt is not None and job.status is JobStatus.SCHEDULED and not job.reason:
+            # Why it was placed is told below; here, what it waits for since.
+            told = (each.message for each in attempt.replicas if each.message)
+            sentence = next(told, sentence)
+    fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
+    return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
+
+
+def _describe_growth(attempt: Attempt) -> str:
+    """Return why a running service has fewer replicas than it is to have."""
+    missing = count_missing(attempt)
+    verb = "waits" if missing == 1 else "wait"
+    return f"{missing} of {attempt.replicas_wanted} replicas {verb}: {attempt.growth_message}"
 
 
 def is_waiting(job: Job) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, JobId, ProjectId, TenantId, UserId
+from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.clusters import service as clusters
@@ -15,6 +16,7 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import listing
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
+from gpuplane.domains.jobs.rules.scaling import count_ready
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.jobs.service.submission import Submission
@@ -38,6 +40,8 @@ class Names:
     """What jobs that hold devices have cost until now, in micro-units."""
     attempts: Mapping[JobId, int] = field(default_factory=dict)
     """How many attempts jobs have had, for those that were given a number at least."""
+    scales: Mapping[JobId, tuple[int, int]] = field(default_factory=dict)
+    """How many replicas services that scale want and have ready, for those that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,21 @@ def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None
         open_ones = {job.id: job for job in jobs if job.current_attempt_id is not None}
         for job_id, cost in billing.actual_costs(session, list(open_ones), now).items():
             costs[job_id] = cost.total_micro(open_ones[job_id].currency)
+    services = [
+        job.current_attempt_id
+        for job in jobs
+        if job.current_attempt_id is not None and job.spec.job_type is JobType.SERVICE
+    ]
     return Names(
         tenants={key: each.name for key, each in tenants.items()},
         projects={key: each.name for key, each in projects.items()},
         users={key: each.name for key, each in users.items()},
         clusters={each.id: each for each in clusters.list_clusters(session)},
         costs=costs,
+        scales={
+            each.job_id: (each.replicas_wanted or 0, count_ready(each))
+            for each in attempts_repository.load_scaled(session, services)
+        },
     )
 
 

@@ -1,7 +1,7 @@
 """Jobs as the scheduler sees them: pending and running workloads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplane.core.fleet.facts import Allocation, MigPlacement
 from gpuplane.core.ids import AttemptId, GpuId, JobId
@@ -166,8 +166,12 @@ def running_of(
     job, attempt = running.job, running.attempt
     name = attempt.local_queue.rpartition("/")[2]  # kept as `cluster/name` for people
     door = Door(f"{tenant}/{name}" if name else None, attempt.cluster_queue)
+    workload = workload_of(job, tenant, project, door, prediction)
+    if attempt.replicas_wanted is not None:  # it has as many as it was given until now
+        has = replace(workload.replicas, count=len(attempt.replicas))
+        workload = replace(workload, replicas=has)
     return RunningWorkload(
-        workload=workload_of(job, tenant, project, door, prediction),
+        workload=workload,
         cluster_id=attempt.cluster_id,
         allocations=allocations_of(job, attempt),
         started_at=attempt.started_at or attempt.admitted_at,

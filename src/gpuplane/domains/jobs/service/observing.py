@@ -13,11 +13,14 @@ from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
+from gpuplane.domains.jobs.repository import delays
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict, Standing, judge_attempt
 from gpuplane.domains.jobs.rules.learning import learned_of
 from gpuplane.domains.jobs.rules.outputs import is_sensitive_output
+from gpuplane.domains.jobs.rules.scaling import has_left
+from gpuplane.domains.jobs.service.scaling import judge_unstarted, retire
 from gpuplane.domains.jobs.service.stopping import finish_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -75,6 +78,13 @@ def note_ensured(session: WriteSession, attempts: Sequence[Attempt], now: int) -
             if attempt.state != "ended"
         ],
     )
+    delays.end_delays(session, [attempt.job_id for attempt in attempts])
+
+
+def note_starts_delayed(session: WriteSession, why: Mapping[JobId, str]) -> None:
+    """Store why jobs that were admitted were not taken on by their clusters yet."""
+    repository.hold_jobs(session, list(why))
+    delays.note_delays(session, why)
 
 
 def note_evict_sent(session: WriteSession, attempts: Sequence[Attempt], now: int) -> None:
@@ -110,6 +120,33 @@ def end_never_started(
         return
     verdict = AttemptVerdict(Standing.OVER, attempt.stop_reason, attempt.stop_message)
     finish_attempt(session, job, attempt, verdict, chance(), now)
+
+
+def end_unstarted(
+    session: WriteSession, attempt_id: AttemptId, known: frozenset[int], chance: Chance, now: int
+) -> bool:
+    """End the replicas of a stopping attempt that its backend never knew; True if that was all.
+
+    They were added and not told yet when it was stopped, or it had none at all: the eviction that
+    its backend took on forbids that any more of it starts.
+
+    Args:
+        known: The ranks that its backend knows.
+    """
+    read = attempts_repository.find_attempt(session, attempt_id)
+    job = None if read is None else repository.lock_jobs(session, [read.job_id]).get(read.job_id)
+    attempt = attempts_repository.find_attempt(session, attempt_id)
+    if job is None or attempt is None or attempt.state != "stopping":
+        return False
+    replicas, verdict = judge_unstarted(job, attempt, known, now)
+    moved = [each for each, old in zip(replicas, attempt.replicas, strict=True) if each != old]
+    attempts_repository.update_replicas(
+        session, [{"id": r.id, **{name: getattr(r, name) for name in _SEEN}} for r in moved]
+    )
+    if verdict.standing is not Standing.OVER:
+        return False
+    finish_attempt(session, job, attempt, verdict, chance(), now)
+    return True
 
 
 def take_in(
@@ -172,9 +209,35 @@ def _take_in_attempt(
             changed.append({"id": replica.id, **{name: getattr(moved, name) for name in _SEEN}})
     attempts_repository.update_replicas(session, changed)
     reported = _reports(session, job, attempt, observations, seal, now)
+    attempt, replicas = _follow_scale(session, reported, attempt, replicas, now)
     verdict = judge_attempt(job, attempt, replicas)
     moved_on = _move_on(session, reported, attempt, replicas, verdict, chance, now)
     return len(changed) + moved_on
+
+
+def _follow_scale(
+    session: WriteSession, job: Job, attempt: Attempt, replicas: list[Replica], now: int
+) -> tuple[Attempt, list[Replica]]:
+    """Take replicas away that left, and meter those that were added as working once they run.
+
+    An attempt that is being stopped ends as a whole, with all that it has.
+    """
+    if attempt.replicas_wanted is None or attempt.state == "stopping":
+        return attempt, replicas
+    before = {each.id: each for each in attempt.replicas}
+    begun = [
+        each.id
+        for each in replicas
+        if each.phase == "running" and before[each.id].phase != "running"
+    ]
+    if begun and job.status is JobStatus.RUNNING:
+        placements.mark_replicas_busy(session, begun, now)
+    gone = [each for each in replicas if has_left(each)]
+    if not gone:
+        return attempt, replicas
+    stored = attempts_repository.find_attempt(session, attempt.id) or attempt
+    moved = retire(session, job, stored, gone, now)
+    return moved, [each for each in replicas if each not in gone]
 
 
 def _seen(replica: Replica, observation: ReplicaObservation) -> Replica:
@@ -227,9 +290,10 @@ def _reports(
             changes["last_checkpoint"], changes["last_checkpoint_at"] = observation.checkpoint, at
             store_checkpoint(session, job, attempt, observation.checkpoint, at, progress)
     outputs = dict(job.outputs)
+    first = min((each.rank for each in attempt.replicas), default=0)
     for observation in observations:
         outputs.update(_public_outputs(session, job, observation.outputs or {}, seal, now))
-        if observation.url and observation.rank == 0:
+        if observation.url and observation.rank == first:
             outputs.update(url=observation.url, port=observation.port)
     if outputs != job.outputs:
         changes["outputs"] = outputs

@@ -16,6 +16,7 @@ from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.offers import Offer
+from gpuplane.domains.jobs.rules.scaling import find_bounds, list_staying
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import service as queues
 
@@ -42,6 +43,17 @@ def load_plans(
     session: ReadSession, attempts: Sequence[Attempt], around: Surroundings
 ) -> list[tuple[Job, Attempt, AttemptPlan]]:
     """Return the plans of those attempts that may still start, as they stand now."""
+    return [
+        (job, attempt, plan)
+        for job, attempt, plan in load_plans_of(session, attempts, around)
+        if attempt.state == "admitted" and job.status is JobStatus.SCHEDULED
+    ]
+
+
+def load_plans_of(
+    session: ReadSession, attempts: Sequence[Attempt], around: Surroundings
+) -> list[tuple[Job, Attempt, AttemptPlan]]:
+    """Return what attempts are made of, as they stand now, whatever their state."""
     current = attempts_repository.load_attempts(session, [attempt.id for attempt in attempts])
     jobs = repository.load_jobs(session, [attempt.job_id for attempt in current.values()])
     tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
@@ -49,7 +61,7 @@ def load_plans(
     plans = []
     for attempt in current.values():
         job = jobs.get(attempt.job_id)
-        if job is None or attempt.state != "admitted" or job.status is not JobStatus.SCHEDULED:
+        if job is None:
             continue
         tenant, project = tenants.get(job.tenant_id), projects.get(job.project_id)
         plan = plan_of(
@@ -159,10 +171,11 @@ def plan_of(
             gpu_milli=replica.gpu_milli,
             mig_device=replica.mig_device,
         )
-        for replica in attempt.replicas
+        for replica in list_staying(attempt)
     )
     ref = AttemptRef(attempt.id, attempt.epoch)
-    return _plan_of(job, ref, replicas, tenant, project, around)
+    plan = _plan_of(job, ref, replicas, tenant, project, around)
+    return plan if attempt.replicas_wanted is None else replace(plan, scales=find_bounds(job.spec))
 
 
 def _plan_of(

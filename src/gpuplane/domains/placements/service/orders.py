@@ -20,6 +20,7 @@ from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
     Allocation,
     DeviceGuard,
+    Holder,
     NodeGuard,
     PlacementOrder,
     PlacementResult,
@@ -147,6 +148,11 @@ def mark_busy(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) 
     _mark(session, attempt_ids, at, at)
 
 
+def mark_replicas_busy(session: WriteSession, replica_ids: Sequence[ReplicaId], at: int) -> None:
+    """Say that single replicas work from now on, when a job has grown; again changes nothing."""
+    _mark_holders(session, repository.holders_of_replicas(session, replica_ids), at, at)
+
+
 def mark_idle(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:
     """Say that these attempts hold what they have and do not work (paused, stopping, lost)."""
     _mark(session, attempt_ids, at, None)
@@ -192,7 +198,12 @@ def _owners(session: ReadSession, guards: Iterable[DeviceGuard]) -> dict[Reserva
 def _mark(
     session: WriteSession, attempt_ids: Sequence[AttemptId], at: int, since: int | None
 ) -> None:
-    found = repository.holders_of(session, attempt_ids)
+    _mark_holders(session, repository.holders_of(session, attempt_ids), at, since)
+
+
+def _mark_holders(
+    session: WriteSession, found: Sequence[Holder], at: int, since: int | None
+) -> None:
     guards = repository.lock_devices(session, {row.gpu_id for row in found})
     ids = [row.id for row in found if (row.busy_since is None) is not (since is None)]
     if not ids:

@@ -35,7 +35,6 @@ class Worker:
     cluster_id: ClusterId
     name: str
     client: KubeClient
-    backend: KubernetesBackend
 
     async def workloads(self, tenant: str) -> list[WorkloadState]:
         """Return the Workloads of a tenant there."""
@@ -52,6 +51,45 @@ async def workloads_of(client: KubeClient, tenant: str) -> list[WorkloadState]:
     return [read_workload(one) for one in found if not one["metadata"].get("deletionTimestamp")]
 
 
+def make_backend(
+    world: KueueWorld,
+    cluster_id: ClusterId,
+    text: str,
+    folder: Path,
+    manager_ids: tuple[str, ...] = (),
+) -> KubernetesBackend:
+    """Return a backend of a cluster as another process of the control plane makes it."""
+    settings = KubernetesSettings(
+        admission="kueue",
+        manager_ids=manager_ids,
+        records_namespace=f"{world.prefix}-system",
+        default_image="registry.test/python:3.11",
+    )
+    client = KubeClient(read_kubeconfig(text))
+    return KubernetesBackend(client, str(cluster_id), folder, world.server.clock, settings)
+
+
+@contextlib.asynccontextmanager
+async def nobody_looking(
+    world: KueueWorld, worker: Worker, texts: tuple[str, str], folder: Path
+) -> AsyncIterator[None]:
+    """Let a control plane that was killed be gone meanwhile; another goes on after that.
+
+    Args:
+        texts: The kubeconfigs of the manager and of the worker.
+        folder: The home of the new one.
+    """
+    backends = world.server.ports["backends"].backends
+    for each in (world.cluster_id, worker.cluster_id):
+        await backends[each].stop()
+    yield
+    ids = (str(world.cluster_id),)
+    backends[world.cluster_id] = make_backend(world, world.cluster_id, texts[0], folder)
+    made = make_backend(world, worker.cluster_id, texts[1], folder, manager_ids=ids)
+    backends[worker.cluster_id] = made
+    await world.begin_again()
+
+
 @contextlib.asynccontextmanager
 async def serving(
     world: KueueWorld, sealing: SealingKeys, folder: Path, name: str, text: str
@@ -63,26 +101,16 @@ async def serving(
     await world.server.database.write(
         "tests.available", lambda s: clusters.make_available(s, cluster_id, now)
     )
-    connection = read_kubeconfig(text)
-    settings = KubernetesSettings(
-        admission="kueue",
-        manager_ids=(str(world.cluster_id),),
-        records_namespace=f"{world.prefix}-system",
-        default_image="registry.test/python:3.11",
-    )
-    backend = KubernetesBackend(
-        KubeClient(connection), str(cluster_id), folder, world.server.clock, settings
-    )
+    backend = make_backend(world, cluster_id, text, folder, manager_ids=(str(world.cluster_id),))
     registry = world.server.ports["backends"]
     registry.backends[cluster_id] = backend
-    client = KubeClient(connection, field_manager="test")
+    client = KubeClient(read_kubeconfig(text), field_manager="test")
     try:
         await client.apply(JOB_SETS, force=True)
         await world.loops["inventory"].run_once()
-        yield Worker(world, cluster_id, full, client, backend)
+        yield Worker(world, cluster_id, full, client)
     finally:
-        del registry.backends[cluster_id]
-        await backend.stop()
+        await registry.backends.pop(cluster_id).stop()
         await clean(client, str(cluster_id), world.prefix)
         await client.close()
 

@@ -18,11 +18,13 @@ from tests.kubernetes.kueue.dispatching import (
     disconnect,
     dispatch,
     dispatching_turn,
+    nobody_looking,
     serving,
     workloads_of,
 )
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
+from tests.waiting import wait_until_async
 
 
 @pytest.fixture
@@ -169,3 +171,42 @@ async def test_a_queue_that_a_worker_does_not_have_from_here_takes_no_jobs(
 
     await world.until(is_told, "it says which worker lacks the queue")
     assert (await world.job(made["id"]))["reason"] == "NoQueue"
+
+
+async def test_what_ended_while_no_control_plane_looked_ran_once_and_tells_its_exit_code(
+    world: KueueWorld,
+    near: Worker,
+    rig: RunningCluster,
+    second_rig: RunningCluster,
+    tmp_path: Path,
+) -> None:
+    texts = (rig.kubeconfig.read_text(), second_rig.kubeconfig.read_text())
+    tenant, ran, go = await world.tenant("acme"), tmp_path / "ran", tmp_path / "go"
+    await dispatch(world, [near], tenant, 1)
+    text = f"echo once >> {ran}; until [ -e {go} ]; do sleep 0.2; done; exit 7"
+    made = await world.submit(tenant, name="far", max_retries=0, **command(text))
+
+    async def is_dispatched() -> bool:
+        await world.loops["observer"].run_once()
+        return "job.dispatched" in await world.kinds(made["id"])
+
+    await world.until(is_dispatched, "it is dispatched")
+    async with nobody_looking(world, near, texts, tmp_path / "second"):
+        pass
+    await world.until(lambda: world.has_status(made["id"], "running"), "it runs")
+    async with nobody_looking(world, near, texts, tmp_path / "third"):
+        go.touch()
+
+        async def has_gone() -> bool:
+            found = await workloads_of(world.client, tenant)
+            finished = [each.find(WorkloadCondition.FINISHED) is not None for each in found]
+            return finished == [True] and not await near.client.list(JOB, f"tenant-{tenant}")
+
+        await wait_until_async(has_gone, "Kueue took it away", deadline_s=60, interval_s=0.3)
+    await world.until(lambda: world.has_status(made["id"], "failed"), "its end came back")
+    job = await world.job(made["id"])
+    assert (job["reason"], job["exit_code"]) == ("NonZeroExit", 7)
+    assert ran.read_text() == "once\n"
+    found = await world.ask("GET", f"/jobs/{made['id']}/attempts")
+    assert len(found["items"]) == 1
+    assert await world.server.database.read(jobs.check) == []

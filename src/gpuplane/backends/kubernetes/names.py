@@ -40,6 +40,9 @@ PART = f"{PREFIX}part"
 TENANT = f"{PREFIX}tenant"
 PLACEMENT_GATE = f"{PREFIX}placement"
 
+DISPATCHED = "kueue.x-k8s.io/multikueue-origin"
+"""On what MultiKueue made on a worker; its value names the manager."""
+
 INDEX = "batch.kubernetes.io/job-completion-index"
 HAMI_GPUS = "nvidia.com/use-gpuuuid"
 

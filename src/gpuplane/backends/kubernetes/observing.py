@@ -8,6 +8,7 @@ end to the end of its own.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,10 @@ VANISHED_MS = 20_000
 the settler's look it is told within 30 s that what should run does not."""
 VERDICT_MS = 10_000
 """How long the end of a pod that was deleted waits for its Job's controller to say why."""
+
+_ENDS = frozenset({"Complete", "Failed"})
+_EXIT_CODE = re.compile(r"failed with exit code (\d+)")
+"""How the Job controller tells why its podFailurePolicy failed a Job (Kubernetes v1.34)."""
 
 DELETED = "its workload was deleted on the cluster by somebody else"
 
@@ -410,7 +415,10 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
 def _is_held_back(sight: Sight) -> bool:
     """Return whether a workload waits for its quota: Kueue suspends what it takes back again."""
     main = sight.main
-    return main is not None and main.spec.suspend and not sight.record.evict_reason
+    if main is None or not main.spec.suspend or sight.record.evict_reason:
+        return False
+    # What another cluster ran is held back here to its end.
+    return not any(each.type in _ENDS and each.status == "True" for each in main.status.conditions)
 
 
 def _is_going(sight: Sight) -> bool:
@@ -463,9 +471,15 @@ def _without_pod(sight: Sight, now: int) -> Outcome | None:
         if condition.status != "True":
             continue
         if condition.type in ("Complete", "Completed"):  # of a Job, of a JobSet
-            return Outcome(str(Phase.EXITED), str(Word.COMPLETED), now, exit_code=0)
+            at = min(now, (instant_ms(condition.last_transition_time) or now) + SECOND_MS - 1)
+            return Outcome(str(Phase.EXITED), str(Word.COMPLETED), at, exit_code=0)
         if condition.type == "Failed":
             text = f"{condition.reason}: {condition.message}"
+            told = _EXIT_CODE.search(condition.message)
+            if condition.reason == "PodFailurePolicy" and told is not None:
+                at = min(now, (instant_ms(condition.last_transition_time) or now) + SECOND_MS - 1)
+                word, code = str(Word.NON_ZERO_EXIT), int(told[1])
+                return Outcome(str(Phase.EXITED), word, at, text, exit_code=code)
             return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
     return None
 

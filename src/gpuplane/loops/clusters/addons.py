@@ -165,7 +165,7 @@ async def _act(
         addon.release,
     ):
         state = "adopted"
-    values = compute_values(addon, asdict(tools.addons))
+    values = compute_values(addon, asdict(tools.addons), cluster.role)
     if addon.name == "prometheus" and tools.addons.receiver:
         values |= {"prometheus": await _remote_write(tools, cluster, addon)}
     # What somebody else gave a release that was adopted stays, until it gets another version.
@@ -222,7 +222,7 @@ async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonSta
                 addon.release,
                 addon.namespace,
                 chart_of(addon, tools.addons.charts),
-                compute_values(addon, asdict(tools.addons)),
+                compute_values(addon, asdict(tools.addons), cluster.role),
                 timeout_s=HELM_S,
                 take_ownership=True,
             )

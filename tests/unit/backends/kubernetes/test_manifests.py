@@ -324,3 +324,10 @@ def test_what_cannot_run_there_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(BackendError, match=said):
         compute(a_plan(**changes))
+
+
+def test_a_job_that_is_dispatched_says_its_exit_code_where_only_its_conditions_are_read() -> None:
+    plan = a_plan("", local_queue="team", dispatches=True)
+    [rule] = compute(plan).main["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [0])
+    assert "podFailurePolicy" not in compute(replace(plan, dispatches=False)).main["spec"]

@@ -303,3 +303,23 @@ def test_a_service_that_somebody_took_away_is_lost_and_no_zombie(kind: str) -> N
 
 def test_that_a_workload_is_gone_is_told_within_half_a_minute() -> None:
     assert VANISHED_MS + LOOK_S * 1000 < 30_000
+
+
+def test_a_manager_tells_the_exit_code_of_what_its_worker_ran_by_the_conditions_of_its_job() -> (
+    None
+):
+    told = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": "Container main for pod t/j-x failed with exit code 42 matching FailJob rule",
+        "lastTransitionTime": "2026-01-02T03:04:09Z",
+    }
+    outcome = compute_outcomes(a_sight(main=a_main(conditions=[told])), END_MS + 3_600_000)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.NON_ZERO_EXIT)
+    assert outcome.exit_code == 42
+    assert outcome.ended_at < END_MS + 60_000
+    done = {**told, "type": "Complete", "reason": "", "message": ""}
+    for suspend in (True, False):  # Kueue holds the Job of a manager back to its end, or lets it go
+        sight = a_sight(main=a_main(suspend=suspend, conditions=[done]))
+        assert compute_outcomes(sight, END_MS + 3_600_000)[0].exit_code == 0

@@ -35,6 +35,10 @@ def compute_job(plan: AttemptPlan, cluster_id: str, template: dict[str, Any]) ->
     }
     if plan.max_duration_s is not None:
         spec["activeDeadlineSeconds"] = max(1, plan.max_duration_s)
+    if plan.dispatches and not _restarts(plan):
+        # Its manager is told conditions of the Job and no pod: this one says the exit code.
+        failed = {"containerName": names.CONTAINER, "operator": "NotIn", "values": [0]}
+        spec["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": failed}]}
     if count > 1:
         spec["completionMode"] = "Indexed"
         _pod_spec(template)["subdomain"] = name

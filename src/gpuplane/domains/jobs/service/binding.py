@@ -63,7 +63,7 @@ def end(
     now: int,
 ) -> None:
     """Make an attempt of an offer that ran to its end, with what it held meanwhile, and end it."""
-    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
+    known = {node.name: node for node in nodes.list_nodes(session, found.place_id)}
     places = _choose_places(session, job, found, by_rank, known)
     attempt = _attempt_of(job, found, places, known, by_rank, now)
     order = _order_of(job, found, attempt, places)
@@ -103,7 +103,7 @@ def settle(
     GPUs that others hold, which work that is being stopped gives back; what is still missing after
     a while is told.
     """
-    known = {node.name: node for node in nodes.list_nodes(session, found.cluster_id)}
+    known = {node.name: node for node in nodes.list_nodes(session, found.place_id)}
     places = _choose_places(session, job, found, by_rank, known)
     missing = _count_missing(job, places)
     if any(each.node_id == _NO_NODE for each in places):
@@ -147,7 +147,7 @@ def _become(session: WriteSession, job: Job, found: Offer, attempt: Attempt, now
         "reason": "",
         "status_message": found.message,
         "reason_counts": None,
-        "cluster_id": found.cluster_id,
+        "cluster_id": attempt.cluster_id,
         "queue": found.local_queue,
         "admitted_at": attempt.admitted_at,
         "current_attempt_id": attempt.id,
@@ -242,7 +242,7 @@ def _order_of(
         job_id=job.id,
         tenant_id=job.tenant_id,
         project_id=job.project_id,
-        cluster_id=found.cluster_id,
+        cluster_id=attempt.cluster_id,
         replicas=tuple(each for each in places if each.node_id != _NO_NODE),
     )
 
@@ -310,7 +310,7 @@ def _attempt_of(
         job_id=job.id,
         number=found.number,
         epoch=found.number,
-        cluster_id=found.cluster_id,
+        cluster_id=found.place_id,
         state="starting",
         stop_intent=None,
         stop_reason="",
@@ -319,7 +319,7 @@ def _attempt_of(
         evict_sent_at=None,
         grace_s=job.spec.execution.grace_s,
         admitted_at=admitted_at,
-        ensured_at=found.ensured_at or now,
+        ensured_at=found.taken_at or found.ensured_at or now,
         started_at=None,
         ended_at=None,
         exit_code=None,
@@ -336,6 +336,7 @@ def _attempt_of(
         replicas_wanted=len(replicas) if scales else None,
         next_rank=max(by_rank, default=-1) + 1,
         replicas=replicas,
+        manager_id=None if found.worker_id is None else found.cluster_id,
     )
 
 

@@ -10,6 +10,8 @@ from gpuplane.core.ids import ClusterId, GpuId, ReplicaId
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.workloads import NetworkMode
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -85,11 +87,16 @@ def load_offer_plans(
     projects = identity.projects_by_ids(session, {job.project_id for job in jobs.values()})
     products: dict[ClusterId, dict[str, set[str]]] = {}
     seen: dict[ClusterId, Sequence[Seen]] = {}
+    managers = {each.cluster_id: clusters.find_cluster(session, each.cluster_id) for each in offers}
     plans = []
     for offer in offers:
         job = jobs.get(offer.job_id)
         if job is None or job.status is not JobStatus.QUEUED:
             continue
+        manager = managers[offer.cluster_id]
+        dispatches = manager is not None and offer.cluster_queue in queues.dispatching_queues(
+            manager
+        )
         if offer.cluster_id not in products:
             products[offer.cluster_id] = _products(session, offer.cluster_id)
         tenant, project = tenants.get(job.tenant_id), projects.get(job.project_id)
@@ -107,6 +114,8 @@ def load_offer_plans(
         if offer.cluster_id not in seen:
             seen[offer.cluster_id] = queues.list_seen(session, offer.cluster_id)
         affinity = _affinity(job, products[offer.cluster_id])
+        if manager is not None and dispatches:
+            affinity = _affinity(job, _products_of_workers(session, manager))
         plans.append(
             (
                 job,
@@ -117,6 +126,7 @@ def load_offer_plans(
                     node_affinity=affinity,
                     priority_class=f"gpuplane-{job.spec.priority}",
                     level=_level(job, seen[offer.cluster_id], offer.cluster_queue),
+                    dispatches=dispatches,
                 ),
             ),
         )  # fmt: skip - the plan reads as one line
@@ -131,6 +141,16 @@ def _products(session: ReadSession, cluster_id: ClusterId) -> dict[str, set[str]
         for gpu in node.gpus:
             if label and gpu.present:
                 found.setdefault(gpu.model, set()).add(label)
+    return found
+
+
+def _products_of_workers(session: ReadSession, manager: Cluster) -> dict[str, set[str]]:
+    """Return the product labels that nodes of each GPU model have where a manager dispatches to."""
+    found: dict[str, set[str]] = {}
+    for name in queues.dispatch_workers(manager):
+        worker = clusters.find_cluster(session, name)
+        for model, labels in _products(session, worker.id).items() if worker is not None else ():
+            found.setdefault(model, set()).update(labels)
     return found
 
 

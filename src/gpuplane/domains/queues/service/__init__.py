@@ -42,6 +42,7 @@ from gpuplane.domains.queues.service.dispatching import (
     dispatching_queues,
     is_manager,
     join_manager,
+    manager_ids,
     start_connecting,
 )
 from gpuplane.domains.queues.service.seeing import (
@@ -145,6 +146,7 @@ __all__ = [
     "load_seen_usage",
     "load_shown_specs",
     "load_specs",
+    "manager_ids",
     "note_seen",
     "open_queues",
     "quantity_text",

@@ -189,7 +189,20 @@ class Settler:
                 and pod.main is not None
                 and pod.main.state.running is not None
             )
+        if self._find_stray(attempt_id):
+            return True
         return is_overdue(record, self._settings, now, has_workload=sight.main is not None)
+
+    def _find_stray(self, attempt_id: AttemptId) -> list[Pod]:
+        """Return pods that came after an eviction of what was dispatched here.
+
+        Its Job is its manager's Kueue's to delete, and makes pods again until then.
+        """
+        record = self._view.record(attempt_id)
+        if record is None or not (record.is_dispatched and record.evict_reason):
+            return []
+        pods = self._view.pods(attempt_id)
+        return [pod for pod in pods if not pod.is_over and not pod.metadata.deletion_timestamp]
 
     def _places(self, attempt_id: AttemptId) -> list[tuple[Pod, dict[str, Any]]]:
         """Return the patches of waiting pods that have a place now; none once it was evicted."""
@@ -221,6 +234,9 @@ class Settler:
                     record = self._view.record(attempt_id)
                     assert record is not None
                     await self._uninstall(record)
+                for pod in self._find_stray(attempt_id):
+                    name, space = pod.metadata.name, pod.metadata.namespace
+                    await self._client.delete(POD, name, space, uid=pod.metadata.uid)
                 await self._save_logs(attempt_id)
                 await self._record_ends(attempt_id)
                 await self._clean(attempt_id)

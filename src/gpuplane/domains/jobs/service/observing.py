@@ -160,11 +160,14 @@ def take_in(
     seal: Seal,
     chance: Chance,
     now: int,
+    cluster_id: ClusterId | None = None,
 ) -> int:
     """Compare observations with what is stored and move attempts and jobs on; return changes.
 
     Args:
         seen: What was seen; attempts and epochs that are not current are passed over.
+        cluster_id: Who saw it, None where that is sure: a manager that dispatched an attempt shows
+            it too, and only the cluster that runs it tells how it is.
         seal: Seals a sensitive output.
         chance: Gives a number in [-1, 1] for the jitter of retries.
         now: The instant; ends are dated by what was seen, not later than this.
@@ -173,7 +176,11 @@ def take_in(
     for observation in seen:
         by_attempt.setdefault(observation.ref.attempt_id, []).append(observation)
     stored = attempts_repository.load_attempts(session, list(by_attempt))
-    current = {key: each for key, each in stored.items() if each.state != "ended"}
+    current = {
+        key: each
+        for key, each in stored.items()
+        if each.state != "ended" and cluster_id in (None, each.cluster_id)
+    }
     jobs = repository.lock_jobs(session, [attempt.job_id for attempt in current.values()])
     if session.dialect == "postgresql":  # others may have moved them before the jobs were locked
         stored = attempts_repository.load_attempts(session, list(current))

@@ -49,6 +49,19 @@ def test_the_priority_of_a_job_is_changed(cli: CommandLine) -> None:
     cli.ok("cancel", "climbs")
 
 
+def test_a_service_is_scaled_by_hand(cli: CommandLine) -> None:
+    limits = ("--type", "service", "--max-replicas", "2")
+    cli.ok(*simulated(*limits, name="scales"), "--", "x")
+    cli.wait_for("scales", "running")
+    assert cli.ok("jobs", "scale", "scales", "2").out.startswith("scales is to have 2 replicas, ")
+    assert cli.job("scales")["replicas_wanted"] == 2
+    assert "2 replicas" in cli.ok("jobs", "show", "scales").out
+    refused = cli("jobs", "scale", "scales", "3")
+    assert refused.code == 2
+    assert "Give 1 to 2." in refused.err
+    cli.ok("cancel", "scales")
+
+
 def test_a_user_with_a_token_of_its_own_may_do_what_its_role_says(cli: CommandLine) -> None:
     cli.ok("tenants", "create", "guild", "--display-name", "Guild")
     cli.ok("projects", "create", "lab", "--tenant", "guild")

@@ -278,17 +278,19 @@ class SimulatedBackend:
         while True:
             at = self._catch_up()
             entry = self._get(ref, at)
+            there = {replica.rank for replica in entry.record.replicas}
+            read = [key for key in offsets if key[0] in there]  # others left: fewer are wanted
             written = {
                 (rank, stream): compute_written(self._lines(entry, rank, stream), at)
-                for rank, stream in offsets
+                for rank, stream in read
             }
             for chunk in merge_chunks(written, offsets, self._clock.to_instant):
                 offsets[chunk.rank, chunk.stream] = chunk.offset + len(chunk.data)
                 yield chunk
-            if entry.is_over:
+            if entry.is_over and (there or entry.record.stop_at is not None):
                 return
             due = [entry.next_at]
-            for rank, stream in offsets:
+            for rank, stream in read:
                 lines = self._lines(entry, rank, stream)
                 due.append(next((line.at for line in lines if line.at > at), None))
             await self._sleep(_first(*due), None)

@@ -31,6 +31,7 @@ from gpuplane.domains.jobs.tables import (
     DependencyRow,
     JobRow,
     LabelRow,
+    ReplicaRow,
     SealedOutputRow,
 )
 
@@ -205,9 +206,13 @@ def list_versions(session: ReadSession, status: JobStatus) -> list[tuple[JobId, 
 def list_held(session: ReadSession) -> list[tuple[str, str, ResourceRequest, int]]:
     """Return (type, status, request, replicas) of every job that holds devices."""
     holding = [str(JobStatus.SCHEDULED), str(JobStatus.RUNNING)]
-    query = select(jobs.c.job_type, jobs.c.status, jobs.c.spec).where(jobs.c.status.in_(holding))
+    replicas = table_of(ReplicaRow)
+    there = select(func.count()).where(replicas.c.attempt_id == jobs.c.current_attempt_id)
+    query = select(
+        jobs.c.job_type, jobs.c.status, jobs.c.spec, there.correlate(jobs).scalar_subquery()
+    ).where(jobs.c.status.in_(holding))
     return [
-        (row[0], row[1], row[2].resources, row[2].replicas.count)
+        (row[0], row[1], row[2].resources, row[3])
         for row in session.sql.execute(query)
         if not isinstance(row[2], Unreadable)
     ]

@@ -58,6 +58,7 @@ FIXES: dict[str, str] = {
     Word.TIMED_OUT: "Raise max_duration_seconds, then retry it.",
     Word.DEADLINE_MISSED: "Submit it with a later deadline.",
     Word.BUDGET_EXCEEDED: "Submit it with a higher budget_limit.",
+    Word.SCALED_DOWN: "Nothing needs to be done: fewer replicas are wanted.",
     Word.NON_ZERO_EXIT: "Read its log for the cause, then retry it.",
     Word.SIGNALLED: "Read its log for the cause, then retry it.",
     Word.OUT_OF_MEMORY: "Ask for more memory, then retry it.",

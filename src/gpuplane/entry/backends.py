@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gpuplane.backends.simulated.fleet import Fleet
 from gpuplane.backends.simulated.loader import load_demo_fleet, load_fleet
 from gpuplane.core.ids import ClusterId
 from gpuplane.domains.clusters.service import KUBERNETES, Cluster, ClusterState
+from gpuplane.domains.queues import service as queues
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
@@ -46,7 +47,7 @@ class BackendRegistry:
         self._clock = clock
         self._seed = seed
         self._backends: dict[ClusterId, Backend] = {}
-        self._marks: dict[ClusterId, tuple[int, bool, str]] = {}
+        self._marks: dict[ClusterId, tuple[int, bool, str, tuple[str, ...]]] = {}
         self.on_return: Callable[[ClusterId], None] | None = None
         """Called when a registered cluster is heard of again that could not be reached."""
 
@@ -87,7 +88,12 @@ class BackendRegistry:
             connect: Opens the credentials of a cluster.
         """
         wanted = {
-            each.id: (numbers[each.id], each.enable_master_node, repr(sorted(each.config.items())))
+            each.id: (
+                numbers[each.id],
+                each.enable_master_node,
+                repr(sorted(each.config.items())),
+                queues.manager_ids(each, clusters),
+            )
             for each in clusters
             if each.kind == KUBERNETES and each.id in numbers and is_served(each)
         }
@@ -98,6 +104,7 @@ class BackendRegistry:
         for cluster in clusters:
             if cluster.id not in wanted or cluster.id in self._backends:
                 continue
+            managers = queues.manager_ids(cluster, clusters)
             try:
                 connection = await connect(cluster)
             except (ProductError, BadKubeconfig) as error:
@@ -108,7 +115,7 @@ class BackendRegistry:
                 str(cluster.id),
                 self._home,
                 self._clock,
-                kubernetes_settings(cluster),
+                replace(kubernetes_settings(cluster), manager_ids=managers),
                 self._charts,
             )
             made.on_return = partial(self._tell_return, cluster.id)

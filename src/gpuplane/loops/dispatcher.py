@@ -36,6 +36,7 @@ from gpuplane.kit.tracing import Tracing
 from gpuplane.loops.looks import Looks
 from gpuplane.loops.offers import MAX_TOLD_CHARS, Offers, OffersToDo
 from gpuplane.loops.ports import Backends
+from gpuplane.loops.releases import release
 from gpuplane.loops.scaler import Scaler
 
 log = logging.getLogger("gpuplane.dispatcher")
@@ -116,13 +117,17 @@ class DispatcherLoop:
         }
         to_do = await self._database.read(lambda s: _list_to_do(s, list(served)))
         offers = await self._offers.list_to_do(served)
+        done = await self._database.read(lambda s: _list_to_release(s, list(served)))
         got_on: set[ClusterId] = set()
 
         async def serve(cluster_id: ClusterId) -> None:
+            if cluster_id in done:
+                await release(self._database, self._clock, served[cluster_id], done[cluster_id])
             if await self._serve(to_do.get(cluster_id), offers.get(cluster_id)):
                 got_on.add(cluster_id)
 
-        works = {each: partial(serve, each) for each in served if each in to_do or each in offers}
+        asked = {*to_do, *offers, *done}
+        works = {each: partial(serve, each) for each in served if each in asked}
         await self._clusters.run(works, self._turn_s)
         return bool(got_on)
 
@@ -331,6 +336,17 @@ def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[Clust
         )
         for cluster_id in ids
     }
+
+
+def _list_to_release(
+    session: ReadSession, served: Sequence[ClusterId]
+) -> dict[ClusterId, list[Attempt]]:
+    """Return what managers are to start nothing of any more, by manager."""
+    found: dict[ClusterId, list[Attempt]] = {}
+    for attempt in jobs.list_to_release(session, served, BATCH):
+        if attempt.manager_id is not None:
+            found.setdefault(attempt.manager_id, []).append(attempt)
+    return found
 
 
 def _note_ensured(

@@ -24,6 +24,7 @@ from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
 from gpuplane.loops.looks import Looks
 from gpuplane.loops.ports import Backends
+from gpuplane.loops.releases import Ends
 
 log = logging.getLogger("gpuplane.observer")
 
@@ -74,6 +75,8 @@ class ObserverLoop:
         self._wake = wake
         self._wake_inventory = wake_inventory
         self._looks = Looks("observe")
+        self._ends = Ends(database, clock, backends.find)
+        self._again: dict[ClusterId, set[AttemptId]] = {}
         self._cursors: dict[ClusterId, str] = {}
         self._generations: dict[ClusterId, int] = {}
         self._unsettled: dict[ClusterId, set[AttemptId]] = {}
@@ -148,17 +151,29 @@ class ObserverLoop:
         else:
             whole = await backend.observe()
             seen, scales = whole.replicas, whole.scales
+        if again := self._again.pop(cluster_id, set()):
+            known = {each.ref.attempt_id for each in seen}
+            replicas = (await backend.observe()).replicas
+            seen = [*(each for each in replicas if each.ref.attempt_id in again - known), *seen]
         if scales:  # first: what left because fewer are wanted must not be thought to be missing
             await self._database.write(
                 "jobs.note_scales",
                 partial(jobs.note_scales, seen=scales, now=self._clock.now_ms()),
             )
         seen = await self._settle_offers(cluster_id, backend, seen, is_whole=not cursor)
+        seen, self._again[cluster_id] = await self._ends.judge(seen)
         for part in _batches(seen):
             now = self._clock.now_ms()
             await self._database.write(
                 "jobs.take_in",
-                partial(jobs.take_in, seen=part, seal=self._seal, chance=self._chance, now=now),
+                partial(
+                    jobs.take_in,
+                    seen=part,
+                    seal=self._seal,
+                    chance=self._chance,
+                    now=now,
+                    cluster_id=cluster_id,
+                ),
             )
         if isinstance(backend, ObservesChanges):
             self._cursors[cluster_id] = changes.cursor
@@ -177,7 +192,9 @@ class ObserverLoop:
 
         An offer is judged by all its replicas, and what changed names only some of them.
         """
-        offers = await self._database.read(lambda s: jobs.list_offers(s, cluster_id))
+        listed = await self._database.read(lambda s: jobs.list_offers(s, cluster_id))
+        # Of what it dispatched, the worker tells.
+        offers = [each for each in listed if each.place_id == cluster_id]
         if not offers:
             return seen
         ids = {each.attempt_id for each in offers}
@@ -187,7 +204,7 @@ class ObserverLoop:
         if not (moved or again or late or is_whole):
             return seen
         whole = seen if is_whole else (await backend.observe()).replicas
-        offered = [each for each in whole if each.ref.attempt_id in ids]
+        offered, later = await self._ends.judge([e for e in whole if e.ref.attempt_id in ids])
         now = self._clock.now_ms()
         settled = await self._database.write(
             "jobs.settle_offers",
@@ -200,7 +217,7 @@ class ObserverLoop:
             early = await self._database.write(
                 "jobs.note_unplaced", partial(jobs.note_unplaced, seen=offered)
             )
-        self._unsettled[cluster_id] = {*settled.refused, *early}
+        self._unsettled[cluster_id] = {*settled.refused, *early, *later}
         known = {each.ref.attempt_id for each in offered}
         gone = [each.attempt_id for each in late if each.attempt_id not in known]
         if gone:
@@ -214,7 +231,7 @@ class ObserverLoop:
 
     def _is_late(self, offer: Offer) -> bool:
         """Return whether a backend must show an offer by now, or what forbids it."""
-        since = offer.evict_sent_at if offer.is_withdrawing else offer.ensured_at
+        since = offer.shown_since
         return since is not None and self._clock.now_ms() - since > LOST_AFTER_MS
 
     async def _end_forgotten(

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.backends.interface import (
+    NOT_DISPATCHING,
     AttemptPlan,
     AttemptRef,
     Backend,
     BackendError,
+    Dispatches,
     StaleEpoch,
     Tombstoned,
     Unavailable,
@@ -31,6 +33,7 @@ log = logging.getLogger("gpuplane.offers")
 BATCH = 200
 """Offers carried in one turn: each is a few calls to an API server."""
 WITHDRAW_REASON = "Withdrawn"
+Ask = Callable[[AttemptPlan, dict[str, str]], Awaitable[None]]
 MAX_TOLD_CHARS = 800
 """Of the cluster's sentence: the name of a webhook and why it does not answer, not its body."""
 
@@ -40,8 +43,12 @@ class OffersToDo:
     """What one cluster is to be told of offers."""
 
     backend: Backend
-    to_evict: Sequence[Offer]
-    waiting: Sequence[Offer]
+    to_evict: Sequence[Offer] = ()
+    waiting: Sequence[Offer] = ()
+    to_take: Sequence[Offer] = ()
+    """Those that were dispatched to it."""
+    to_let_go: Sequence[Offer] = ()
+    """Of those, what is to be taken back."""
 
 
 class Offers:
@@ -70,11 +77,7 @@ class Offers:
                 "jobs.withdraw_void_offers", lambda s: jobs.withdraw_void_offers(s, BATCH)
             )
         listed = await self._database.read(lambda s: _list_to_do(s, list(served)))
-        return {
-            key: OffersToDo(served[key], to_evict, waiting)
-            for key, (to_evict, waiting) in listed.items()
-            if to_evict or waiting
-        }
+        return {key: OffersToDo(served[key], *each) for key, each in listed.items() if any(each)}
 
     async def serve(self, to_do: OffersToDo) -> bool:
         """Carry what one cluster is to know; True when something was done and more may be left.
@@ -83,12 +86,14 @@ class Offers:
         """
         try:
             evicted = await self._evict(to_do.backend, to_do.to_evict) if to_do.to_evict else 0
+            evicted += await self._let_go(to_do.backend, to_do.to_let_go)
+            await self._take(to_do.backend, to_do.to_take)
             taken = await self._ensure(to_do.backend, to_do.waiting) if to_do.waiting else 0
         except Unavailable as error:
             log.warning("offers are not carried just now: %s", error.message)
             await self._tell(to_do.waiting, error.message[:MAX_TOLD_CHARS])
             return False
-        is_full = BATCH in (len(to_do.to_evict), len(to_do.waiting))
+        is_full = BATCH in (len(to_do.to_evict), len(to_do.waiting), len(to_do.to_let_go))
         return is_full and bool(evicted or taken)
 
     async def _tell(self, waiting: Sequence[Offer], why: str) -> None:
@@ -108,7 +113,14 @@ class Offers:
         done: list[AttemptId] = []
         try:
             for job, offer, plan in plans:
-                if await self._start(backend, job, offer, plan):
+                try:
+                    is_taken = await self._start(backend.ensure_workload, job, offer, plan)
+                except Unavailable as error:
+                    if not plan.dispatches or error.word != NOT_DISPATCHING:
+                        raise
+                    await self._tell([offer], error.message[:MAX_TOLD_CHARS])
+                    continue
+                if is_taken:
                     done.append(offer.attempt_id)
         finally:
             if done:
@@ -118,8 +130,30 @@ class Offers:
                 )
         return len(done)
 
-    async def _start(self, backend: Backend, job: Job, offer: Offer, plan: AttemptPlan) -> bool:
-        """Offer one job; True when it was taken on.
+    async def _take(self, backend: Backend, to_take: Sequence[Offer]) -> None:
+        """Have a worker keep records of what was dispatched to it: its Kueue holds it until then.
+
+        One that has not arrived there yet keeps no other waiting.
+        """
+        if not to_take or not isinstance(backend, Dispatches):
+            return
+        around = self._around()
+        plans = await self._database.read(lambda s: jobs.load_offer_plans(s, to_take, around))
+        for job, offer, plan in plans:
+            try:
+                is_taken = await self._start(backend.take_dispatched, job, offer, plan)
+            except Unavailable as error:
+                log.info("offer %s is not taken just now: %s", offer.attempt_id, error.message)
+                continue
+            if is_taken:
+                ids, now = [offer.attempt_id], self._clock.now_ms()
+                await self._database.write(
+                    "jobs.note_offers_taken",
+                    partial(jobs.note_offers_taken, attempt_ids=ids, now=now),
+                )
+
+    async def _start(self, ask: Ask, job: Job, offer: Offer, plan: AttemptPlan) -> bool:
+        """Offer one job by a verb of a backend; True when it was taken on.
 
         Raises:
             Unavailable: If that is not known; the offer stays, and its turn comes again.
@@ -127,7 +161,7 @@ class Offers:
         try:
             values = await self._reveal(job)
             failpoint("offers.ensure:before")
-            await backend.ensure_workload(plan, values)
+            await ask(plan, values)
             failpoint("offers.ensure:after")
         except (StaleEpoch, Tombstoned) as error:
             log.info("offer %s will not start: %s", offer.attempt_id, error.message)
@@ -149,21 +183,23 @@ class Offers:
             return False
         return True
 
+    async def _let_go(self, backend: Backend, offers: Sequence[Offer]) -> int:
+        """Have a worker drop what was dispatched to it; return how many."""
+        sent: list[AttemptId] = []
+        try:
+            await self._ask_to_drop(backend, offers, sent)
+        finally:
+            if sent:
+                now = self._clock.now_ms()
+                await self._database.write(
+                    "jobs.note_workers_told", lambda s: jobs.note_workers_told(s, sent, now)
+                )
+        return len(sent)
+
     async def _evict(self, backend: Backend, offers: Sequence[Offer]) -> int:
         sent: list[AttemptId] = []
         try:
-            for offer in offers:
-                try:
-                    failpoint("offers.evict:before")
-                    ref = AttemptRef(offer.attempt_id, offer.number)
-                    await backend.evict(ref, 0, WITHDRAW_REASON)
-                    failpoint("offers.evict:after")
-                except Unavailable:
-                    raise
-                except BackendError as error:
-                    log.warning("offer %s stays just now: %s", offer.attempt_id, error.message)
-                    continue
-                sent.append(offer.attempt_id)
+            await self._ask_to_drop(backend, offers, sent)
         finally:
             if sent:
                 now = self._clock.now_ms()
@@ -171,6 +207,23 @@ class Offers:
                     "jobs.note_offers_evicted", lambda s: jobs.note_offers_evicted(s, sent, now)
                 )
         return len(sent)
+
+    async def _ask_to_drop(
+        self, backend: Backend, offers: Sequence[Offer], sent: list[AttemptId]
+    ) -> None:
+        """Have a backend drop offers; those that it was asked to are `sent`, whatever is raised."""
+        for offer in offers:
+            try:
+                failpoint("offers.evict:before")
+                ref = AttemptRef(offer.attempt_id, offer.number)
+                await backend.evict(ref, 0, WITHDRAW_REASON)
+                failpoint("offers.evict:after")
+            except Unavailable:
+                raise
+            except BackendError as error:
+                log.warning("offer %s stays just now: %s", offer.attempt_id, error.message)
+                continue
+            sent.append(offer.attempt_id)
 
 
 def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: str) -> None:
@@ -188,12 +241,14 @@ def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: 
 
 def _list_to_do(
     session: ReadSession, cluster_ids: Sequence[ClusterId]
-) -> dict[ClusterId, tuple[list[Offer], list[Offer]]]:
+) -> dict[ClusterId, tuple[list[Offer], ...]]:
     """Return what each cluster is to be told: offers to be taken back, and new ones."""
     return {
         each: (
             jobs.list_offers_to_evict(session, each, BATCH),
             jobs.list_offers_to_ensure(session, each, BATCH),
+            jobs.list_offers_to_take(session, each, BATCH),
+            jobs.list_offers_to_let_go(session, each, BATCH),
         )
         for each in cluster_ids
     }

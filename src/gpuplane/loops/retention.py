@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.prediction.experience import KEPT_PERIODS, PERIOD_MS
+from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.db.idempotency import prune_answers
 from gpuplane.domains.events import service as events
@@ -132,6 +133,7 @@ class RetentionLoop:
                 continue  # its cluster is served by another process, or not just now
             try:
                 await backend.forget(AttemptRef(attempt.id, attempt.epoch))
+                await self._forget_dispatched(attempt)
             except BackendError as error:
                 log.warning("attempt %s is not forgotten: %s", attempt.id, error.message)
                 continue
@@ -141,6 +143,14 @@ class RetentionLoop:
                 "jobs.note_forgotten", partial(jobs.note_forgotten, attempt_ids=done)
             )
         return done
+
+    async def _forget_dispatched(self, attempt: Attempt) -> None:
+        """Have the manager that dispatched an attempt drop what it keeps of it too."""
+        manager = None if attempt.manager_id is None else self._backends.find(attempt.manager_id)
+        if manager is not None:
+            ref = AttemptRef(attempt.id, attempt.epoch)
+            await manager.evict(ref, 0, str(Word.COMPLETED))
+            await manager.forget(ref)
 
     async def _prune_events(self, now: int) -> bool:
         if not self._keep.events_days:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -94,10 +95,19 @@ class KueueWorld:
     loops: dict[str, LoopBody]
     prefix: str
     tools: ClusterTools
+    fresh_loops: Callable[[], dict[str, LoopBody]]
     http: httpx2.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
         self.http = self.server.http
+
+    async def begin_again(self) -> None:
+        """Go on with loops that know nothing of what the former ones had seen."""
+        for name in ("observer", "kueue"):
+            former = self.loops[name]
+            assert isinstance(former, ObserverLoop | KueueLoop)
+            await former.stop()
+        self.loops = self.fresh_loops()
 
     async def turn(self, times: int = 1) -> None:
         """Let every loop look once, in the order in which work flows."""
@@ -253,20 +263,23 @@ async def running_kueue_world(
             ),
         )
         registry.backends[cluster_id] = backend
-        loops = _loops(server, registry, sealing, workspaces, turns)
+        fresh_loops = partial(_loops, server, registry, sealing, workspaces, turns)
+        loops = fresh_loops()
         await loops["inventory"].run_once()
-        world = KueueWorld(server, cluster_id, prefix, client, backend, loops, prefix, tools)
+        world = KueueWorld(
+            server, cluster_id, prefix, client, backend, loops, prefix, tools, fresh_loops
+        )
         try:
             yield world
         finally:
-            observer, kueue = loops["observer"], loops["kueue"]
+            observer, kueue = world.loops["observer"], world.loops["kueue"]
             assert isinstance(observer, ObserverLoop)
             assert isinstance(kueue, KueueLoop)
             await observer.stop()
             await kueue.stop()
             turns.close()
-            await backend.stop()
-            await _clean(client, str(cluster_id), prefix)
+            await registry.backends[cluster_id].stop()
+            await clean(client, str(cluster_id), prefix)
             await client.close()
 
 
@@ -300,7 +313,7 @@ def _loops(
     return {body.name: body for body in bodies}
 
 
-async def _clean(client: KubeClient, cluster_id: str, prefix: str) -> None:
+async def clean(client: KubeClient, cluster_id: str, prefix: str) -> None:
     """Take away what a world made on the cluster."""
     for kind in (LOCAL_QUEUE, CLUSTER_QUEUE, COHORT, NAMESPACE):
         for each in await _found(client, kind, cluster_id, prefix):

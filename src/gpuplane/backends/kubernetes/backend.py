@@ -20,10 +20,11 @@ from gpuplane.backends.interface import (
     Observation,
     Probe,
     ReplicaChanges,
+    ReplicaObservation,
     Stream,
     Unavailable,
 )
-from gpuplane.backends.kubernetes import scaling, starting
+from gpuplane.backends.kubernetes import dispatched, scaling, starting
 from gpuplane.backends.kubernetes.archive import LogArchive
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.creating import PodTroubles
@@ -133,7 +134,7 @@ class KubernetesBackend:
             space,
             clock,
             self._note_change,
-            self.settings.former_ids,
+            (*self.settings.former_ids, *self.settings.manager_ids),
             # Where Kueue admits, the cluster itself knows what is free.
             sees_others=self.settings.admission == "embedded",
             returned=self._note_return,
@@ -200,9 +201,9 @@ class KubernetesBackend:
     async def observe(self) -> Observation:
         """Return nodes, GPUs and every attempt not yet forgotten; see `Backend`."""
         await self._open_and_heard()
-        held = self._view.held_gpus()
+        held, instances = self._view.held_gpus(), self._view.held_instances()
         nodes = tuple(
-            self._watch.others.without(observe_node(each), held)
+            self._watch.others.without(observe_node(each), held, instances)
             for each in self._watch.node_facts()
         )
         replicas = tuple(self._view.observe())
@@ -245,6 +246,30 @@ class KubernetesBackend:
                     self._clock.now_ms,
                 )
         self._note_change()
+
+    async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
+        """Keep a record of what another cluster sent here; see `Dispatches`."""
+        await self.open()
+        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
+        async with lock:
+            with starting.told():
+                await dispatched.take(
+                    self.client,
+                    self._records,
+                    plan,
+                    secrets,
+                    self.settings,
+                    self.cluster_id,
+                    self._served,
+                    self._clock.now_ms,
+                )
+        self._note_change()
+
+    async def read_end(self, ref: AttemptRef) -> tuple[ReplicaObservation, ...]:
+        """Return how what was sent elsewhere ended; see `Dispatches`."""
+        await self.open()
+        with starting.told():
+            return await dispatched.read_end(self.client, self._records, ref, self._clock.now_ms())
 
     async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
         """Have a started service run exactly the replicas of the plan; see `Scales`.
@@ -440,7 +465,8 @@ class KubernetesBackend:
                 POD, metadata["name"], record.namespace, uid=metadata["uid"], grace_s=grace_s
             )
         # A release is taken away by Helm, which the settler waits for; its pods are ended now.
-        if not record.is_release:
+        # What was dispatched here goes when its manager's does: alone it would be made again.
+        if not record.is_release and not record.is_dispatched:
             kind = starting.kind_named(record.kind)
             await self.client.delete(kind, record.name, record.namespace)
 

@@ -54,6 +54,8 @@ def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt
     attempt_id, job_id, tenant_id = ids.values()
     if record is None or record.fate != STARTED or record.is_over or record.evict_reason:
         return None
+    if record.is_dispatched:
+        return None  # its manager has it, and tells again where it was dispatched to
     if attempt_id is None or job_id is None or tenant_id is None:
         return None
     try:

@@ -69,6 +69,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     evict_reason: str = ""
     evict_at: int | None = None
     keeps_longer: bool = False
+    is_dispatched: bool = False
+    """Whether another cluster's Kueue makes its workload here, and takes it away."""
     outcomes: dict[str, Outcome] = {}
     most: int | None = None
     """How many replicas a service that scales may have at most; None where they are fixed."""
@@ -144,6 +146,7 @@ def decide_accept(
     service: str = "",
     keeps_longer: bool = False,
     job_id: str = "",
+    is_dispatched: bool = False,
     most: int | None = None,
 ) -> Record:
     """Return the record of an attempt that is to be started.
@@ -172,6 +175,7 @@ def decide_accept(
         service=service,
         keeps_longer=keeps_longer,
         job_id=job_id,
+        is_dispatched=is_dispatched,
         most=most,
     )
 

@@ -37,6 +37,7 @@ class KubernetesSettings:
             kube-scheduler places.
         former_ids: Ids that the cluster had before our database was lost; what carries them is
             ours too.
+        manager_ids: Ids of clusters that dispatch work to this one: what they sent carries theirs.
         records_namespace: Where records of attempts lie; tenants have no rights there.
         default_image: For jobs that name none; empty refuses them.
         tolerates_control_plane: Whether nodes of the control plane take jobs too.
@@ -66,6 +67,7 @@ class KubernetesSettings:
 
     admission: str = "embedded"
     former_ids: tuple[str, ...] = ()
+    manager_ids: tuple[str, ...] = ()
     records_namespace: str = "gpuplane-system"
     default_image: str = ""
     tolerates_control_plane: bool = False

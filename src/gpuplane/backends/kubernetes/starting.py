@@ -14,15 +14,22 @@ start for ever, and one that comes after it finds the workload by its name.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gpuplane.backends.interface import AttemptPlan, BackendError, Tombstoned, Unavailable
+from gpuplane.backends.interface import (
+    NOT_DISPATCHING,
+    AttemptPlan,
+    BackendError,
+    Tombstoned,
+    Unavailable,
+)
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
 from gpuplane.backends.kubernetes.manifests.services import port_of
 from gpuplane.backends.kubernetes.manifests.workloads import (
+    QUEUE,
     Workload,
     claim_of,
     compute_workload,
@@ -55,7 +62,7 @@ from gpuplane.kube.errors import (
     Unreachable,
     Unreadable,
 )
-from gpuplane.kube.kinds import NAMESPACE, Kind
+from gpuplane.kube.kinds import JOB, NAMESPACE, Kind
 from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
@@ -182,11 +189,74 @@ async def make(
     cluster_id: str,
 ) -> dict[str, Any]:
     """Make a workload and what it owns, held back; return it as the cluster has it."""
-    await ensure_namespace(
-        client,
-        workload.namespace,
-        {names.TENANT: names.slug(plan.tenant_name, 56), names.TENANT_ID: str(plan.tenant_id)},
-    )
+    await ensure_tenant(client, plan, workload.namespace)
+    if plan.dispatches:
+        # What it needs is made where it is dispatched to: here no pod of it ever runs.
+        await name_manager(client, workload, plan.local_queue)
+        return await _apply(client, workload.main)
+    await _make_claims(client, plan, workload, cluster_id)
+    try:
+        main = await _apply(client, workload.main)
+        await _make_parts(client, plan, workload, secrets, cluster_id, main)
+    except KubeError as error:
+        if not isinstance(error, _LATER):
+            await client.delete(
+                kind_named(workload.main["kind"]),
+                workload.main["metadata"]["name"],
+                workload.namespace,
+            )
+        raise
+    return main
+
+
+async def ensure_tenant(client: KubeClient, plan: AttemptPlan, namespace: str) -> None:
+    """Make the namespace of a plan's tenant unless it is there."""
+    marks = {names.TENANT: names.slug(plan.tenant_name, 56), names.TENANT_ID: str(plan.tenant_id)}
+    await ensure_namespace(client, namespace, marks)
+
+
+async def make_owned(
+    client: KubeClient,
+    plan: AttemptPlan,
+    workload: Workload,
+    secrets: Mapping[str, str],
+    cluster_id: str,
+    main: Mapping[str, Any],
+) -> None:
+    """Make what a workload needs that somebody else has made, and what goes with it."""
+    await _make_claims(client, plan, workload, cluster_id)
+    await _make_parts(client, plan, workload, secrets, cluster_id, main)
+
+
+async def name_manager(client: KubeClient, workload: Workload, local_queue: str) -> None:
+    """Have a Job that is to be made name who manages it, as the manager's own webhook would.
+
+    The webhook looks at a Job when it is made, and is told the queue of ours only afterwards; who
+    manages it can never be changed. So it is asked what it would do, and nothing is written.
+
+    Raises:
+        Unavailable: If it hands no Job of this queue to MultiKueue.
+        KubeError: What else the cluster refuses.
+    """
+    main = workload.main
+    metadata = {**main["metadata"], "labels": {**main["metadata"]["labels"], QUEUE: local_queue}}
+    found = await client.find(JOB, metadata["name"], workload.namespace)
+    if found is None:
+        found = await client.create({**main, "metadata": metadata}, dry_run=True)
+    manager = found["spec"].get("managedBy")
+    if not manager:
+        raise Unavailable(
+            NOT_DISPATCHING,
+            f"Kueue there does not hand Jobs of LocalQueue {local_queue} to MultiKueue: it has not "
+            "seen that its ClusterQueue dispatches yet, or its feature "
+            "MultiKueueBatchJobWithManagedBy is off.",
+        )
+    main["spec"]["managedBy"] = manager
+
+
+async def _make_claims(
+    client: KubeClient, plan: AttemptPlan, workload: Workload, cluster_id: str
+) -> None:
     labels = owner_labels(plan, cluster_id)
     kept = {k: v for k, v in labels.items() if k not in (names.ATTEMPT_ID, names.ATTEMPT)}
     kept.pop(names.EPOCH, None)
@@ -198,23 +268,22 @@ async def make(
         # Made once and never changed: what a claim asks for cannot be.
         with contextlib.suppress(AlreadyThere):
             await client.create(claim_of(name, spec, workload.namespace, marks))
-    try:
-        main = await _apply(client, workload.main)
-        owned: Sequence[Mapping[str, Any]] = workload.owned
-        if secrets:
-            secret = secret_of(plan, cluster_id, workload.namespace, secrets)
-            with contextlib.suppress(AlreadyThere):
-                await client.create(owned_by(secret, main))
-        await asyncio.gather(*(_apply(client, owned_by(dict(each), main)) for each in owned))
-    except KubeError as error:
-        if not isinstance(error, _LATER):
-            await client.delete(
-                kind_named(workload.main["kind"]),
-                workload.main["metadata"]["name"],
-                workload.namespace,
-            )
-        raise
-    return main
+
+
+async def _make_parts(
+    client: KubeClient,
+    plan: AttemptPlan,
+    workload: Workload,
+    secrets: Mapping[str, str],
+    cluster_id: str,
+    main: Mapping[str, Any],
+) -> None:
+    """Make what belongs to a workload and goes with it."""
+    if secrets:
+        secret = secret_of(plan, cluster_id, workload.namespace, secrets)
+        with contextlib.suppress(AlreadyThere):
+            await client.create(owned_by(secret, main))
+    await asyncio.gather(*(_apply(client, owned_by(dict(each), main)) for each in workload.owned))
 
 
 async def _apply(client: KubeClient, obj: Mapping[str, Any]) -> dict[str, Any]:

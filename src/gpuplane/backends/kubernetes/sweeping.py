@@ -61,7 +61,7 @@ def is_overdue(
     """
     if record.fate == FORGOTTEN:
         return has_workload or now - record.at > settings.forgotten_s * 1000
-    if not record.is_over or not has_workload:
+    if not record.is_over or not has_workload or record.is_dispatched:
         return False
     if record.fate != STARTED or record.evict_reason or record.kind in LASTING:
         return True
@@ -80,6 +80,8 @@ def find_orphans(
         made = instant_ms(main.metadata.creation_timestamp)
         if attempt_id is None or made is None or now - made < orphan_s * 1000:
             continue
+        if names.DISPATCHED in main.metadata.labels:
+            continue  # its manager's Kueue takes it away, and would make it again
         if AttemptId(attempt_id) not in records:
             found.append(main)
     return sorted(found, key=lambda main: (main.metadata.namespace, main.metadata.name))

@@ -167,6 +167,7 @@ class AttemptRow(Base):
             postgresql_where=text("scale_number <> scale_told"),
         ),
         Index("ix_jobs_attempts_admitted", "cluster_id", "admitted_at", "id"),
+        Index("ix_jobs_attempts_manager", "manager_id", "manager_told_at"),
         Index(
             "ix_jobs_attempts_unlearned",
             "state",
@@ -220,6 +221,10 @@ class AttemptRow(Base):
     forgotten: Mapped[bool] = mapped_column(default=False)
     learned_at: Mapped[int | None]
     """When it was learned from; an attempt teaches once."""
+    manager_id: Mapped[UUID | None]
+    """The cluster whose Kueue dispatched it to `cluster_id`; none where it was admitted there."""
+    manager_told_at: Mapped[int | None]
+    """When that manager was told that nothing of it may start any more."""
     version: Mapped[int] = mapped_column(default=1)
 
 
@@ -234,6 +239,7 @@ class OfferRow(Base):
         UniqueConstraint("job_id"),
         CheckConstraint("state IN ('offered','withdrawing')", name="offer_state_known"),
         Index("ix_jobs_offers_cluster", "cluster_id", "state"),
+        Index("ix_jobs_offers_worker", "worker_id", "state"),
     )
 
     attempt_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -254,6 +260,12 @@ class OfferRow(Base):
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     reason: Mapped[str] = mapped_column(String(100), default="")
     message: Mapped[str] = mapped_column(default="")
+    worker_id: Mapped[UUID | None]
+    """The cluster that `cluster_id` dispatched it to, once it has."""
+    taken_at: Mapped[int | None]
+    """When the worker's backend kept a record of it: from then on it may start there."""
+    worker_told_at: Mapped[int | None]
+    """When the worker was asked to drop it."""
 
 
 class ReplicaRow(Base):

@@ -82,7 +82,8 @@ def make_step(name: str) -> Work:
             status = await bring_in(tools, cluster, addon, names, call.attempt)
             if isinstance(status, Failed):
                 return status
-            outcome[addon.name] = f"{status.state}. {status.message}".strip()
+            state = status.state.replace("_", " ")
+            outcome[addon.name] = f"{state}. {status.message}".strip()
         if name == "deploy_nfd" and outcome.get("nfd", "").startswith("installed"):
             return _sleep_for_labels(tools, 1)
         return Completed(outcome, message="; ".join(f"{k}: {v}" for k, v in outcome.items()))
@@ -164,7 +165,7 @@ async def _act(
         addon.release,
     ):
         state = "adopted"
-    values = compute_values(addon, asdict(tools.addons))
+    values = compute_values(addon, asdict(tools.addons), cluster.role)
     if addon.name == "prometheus" and tools.addons.receiver:
         values |= {"prometheus": await _remote_write(tools, cluster, addon)}
     # What somebody else gave a release that was adopted stays, until it gets another version.
@@ -221,7 +222,7 @@ async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonSta
                 addon.release,
                 addon.namespace,
                 chart_of(addon, tools.addons.charts),
-                compute_values(addon, asdict(tools.addons)),
+                compute_values(addon, asdict(tools.addons), cluster.role),
                 timeout_s=HELM_S,
                 take_ownership=True,
             )

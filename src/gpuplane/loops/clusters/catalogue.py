@@ -79,6 +79,7 @@ class Addon:
     openshift: OpenShift = field(default_factory=OpenShift)
     values: dict[str, Any] = field(default_factory=dict)
     set: dict[str, str] = field(default_factory=dict)
+    of_role: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def chart_name(self) -> str:
@@ -229,9 +230,9 @@ def _decide_install(addon: Addon, seen: Situation) -> Decision:
     return Decision("install")
 
 
-def compute_values(addon: Addon, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an add-on's chart, with what settings fill in."""
-    values = deepcopy(addon.values)
+def compute_values(addon: Addon, settings: Mapping[str, Any], role: str = "") -> dict[str, Any]:
+    """Return the values of an add-on's chart for a cluster's role, with what settings fill in."""
+    values = {**deepcopy(addon.values), **deepcopy(addon.of_role.get(role, {}))}
     for path, name in addon.set.items():
         _put(values, path.split("."), settings[name])
     return values

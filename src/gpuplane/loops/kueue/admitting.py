@@ -17,7 +17,7 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import OfferStanding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
-from gpuplane.kube.kinds import JOB, WORKLOAD
+from gpuplane.kube.kinds import JOB, JOB_SET, WORKLOAD
 from gpuplane.kube.kueue.names import (
     HOLD_CHECK,
     PRIORITY_CLASSES,
@@ -57,7 +57,9 @@ async def take_in(
     if not ours:
         return 0
     by_job_uid = {each.state.job_uid: key for key, each in ours.items() if each.state.job_uid}
-    offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
+    found_offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
+    # Of what was dispatched here, its manager tells.
+    offers = [each for each in found_offers if each.cluster_id == cluster_id]
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
     for gone in (
         remembered.keys() - {each.attempt_id for each in offers} - {each.id for each in running}
@@ -203,16 +205,19 @@ async def _give_priority(
 ) -> None:
     if each.state.priority == standing.priority:
         return
+    if each.is_dispatched or each.state.nominated or each.state.cluster_name:
+        return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]
-    for kind, name, _ in each.state.owners:
-        if kind != "Job":
+    for word, name, _ in each.state.owners:
+        kind = {"Job": JOB, "JobSet": JOB_SET}.get(word)
+        if kind is None:
             continue
-        owner = await client.find(JOB, name, each.state.namespace)
+        owner = await client.find(kind, name, each.state.namespace)
         labels = {} if owner is None else owner["metadata"].get("labels") or {}
         if owner is not None and labels.get(PRIORITY_LABEL, wanted) != wanted:
             # The class of the job object decides the class of its Workload.
             relabel = {"metadata": {"labels": {PRIORITY_LABEL: wanted}}}
-            await client.patch(JOB, name, relabel, each.state.namespace)
+            await client.patch(kind, name, relabel, each.state.namespace)
             return
     patch = {
         "metadata": {"resourceVersion": each.version},
@@ -232,9 +237,13 @@ async def _give_hold(
     hold = each.hold
     if hold is None or each.state.find(WorkloadCondition.QUOTA_RESERVED) is None:
         return
+    # A manager admits what its worker may have started already.
+    is_admitted = each.state.admitted_at is not None or bool(each.state.cluster_name)
     state, message, retry_s = decide_hold(
-        each.attempt_id, standing, settled, now, is_admitted=each.state.admitted_at is not None
+        each.attempt_id, standing, settled, now, is_admitted=is_admitted
     )
+    if each.is_dispatched and state == "Retry":
+        state, retry_s = "Pending", None  # its manager takes it back
     if (hold.get("state"), hold.get("message", "")) == (state, message):
         return
     if hold.get("state") == "Ready" and each.state.admitted_at is not None:

@@ -26,6 +26,7 @@ from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
+from gpuplane.loops.kueue.dispatches import follow_dispatches
 from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.nominating import Nominations
 from gpuplane.loops.kueue.syncing import sync
@@ -121,8 +122,11 @@ class KueueLoop:
             if cluster.state is ClusterState.DELETING or not isinstance(backend, ReachesKubernetes):
                 continue
             admits_itself = queues.admits_itself(cluster)
-            work = self._look if admits_itself else self._leave
-            works[cluster.id] = partial(work, cluster, backend.client)
+            if admits_itself:
+                known = frozenset((*cluster.known_ids, *queues.manager_ids(cluster, found)))
+                works[cluster.id] = partial(self._look, cluster, backend.client, known)
+            else:
+                works[cluster.id] = partial(self._leave, cluster, backend.client)
             if admits_itself:
                 here.add(cluster.id)
         for cluster_id in [known for known in self._following if known not in here]:
@@ -137,14 +141,14 @@ class KueueLoop:
             await each.stop()
         self._following.clear()
 
-    async def _look(self, cluster: Cluster, client: KubeClient) -> None:
+    async def _look(self, cluster: Cluster, client: KubeClient, known: frozenset[str]) -> None:
         following = self._following.get(cluster.id)
         try:
             async with asyncio.timeout(CLUSTER_S):
                 if following is None or following.client is not client:
                     following = await self._begin(cluster.id, client)
                 if following is not None:
-                    await self._turn(cluster, following)
+                    await self._turn(cluster, following, known)
                     following.trouble = ""
         except (KubeError, TimeoutError) as error:
             said = str(error) or f"It did not answer within {CLUSTER_S:g} s."
@@ -182,7 +186,8 @@ class KueueLoop:
         await following.workloads.wait_synced(CLUSTER_S / 2)
         return following
 
-    async def _turn(self, cluster: Cluster, following: _Following) -> None:
+    async def _turn(self, cluster: Cluster, following: _Following, known: frozenset[str]) -> None:
+        """Take one turn with a cluster; what carries one of the `known` ids is ours."""
         wanted = await self._database.read(lambda s: load_wanted(s, cluster))
         at, trouble = following.synced_at, None
         if wanted != following.declared or at is None or self._clock.monotonic() - at >= SYNC_S:
@@ -193,13 +198,22 @@ class KueueLoop:
             except KubeError as error:
                 trouble = error  # work there goes on: what it does is taken in all the same
         found = following.workloads.items()
-        seen = [each for each in found if not each.is_foreign(cluster.known_ids)]
+        seen = [each for each in found if not each.is_foreign(known)]
         now = self._clock.now_ms()
         await take_in(self._database, cluster.id, seen, now, following.remembered, following.reread)
+        workers = queues.dispatch_workers(cluster)
+        if workers:
+            await follow_dispatches(self._database, cluster.id, seen, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
         await write_back(following.client, following.version, seen, standings, settled, now)
-        workers = queues.dispatch_workers(cluster)
-        await following.nominations.run(following.client, following.version, workers, seen, now)
+        # Ours that may not start now is no worker's: what ran is not to start anew on another.
+        ready = [
+            each
+            for each in seen
+            if each.attempt_id is None
+            or ((told := standings.get(each.attempt_id)) is not None and told.may_start)
+        ]
+        await following.nominations.run(following.client, following.version, workers, ready, now)
         if trouble is not None:
             raise trouble
 

@@ -12,6 +12,7 @@ from gpuplane.kube.kueue.states import WorkloadState, read_workload
 
 ATTEMPT_LABEL = "gpuplane.io/attempt-id"
 CLUSTER_LABEL = "gpuplane.io/cluster-id"
+DISPATCHED_LABEL = "kueue.x-k8s.io/multikueue-origin"
 _PREEMPTOR = re.compile(r"JobUID: ([0-9a-f-]{36})")
 """How Kueue names the job that others made room for (pkg/scheduler/preemption, v0.15)."""
 
@@ -32,6 +33,8 @@ class Followed:
     checks: tuple[Mapping[str, Any], ...]
     attempt_id: AttemptId | None
     cluster_id: str = ""
+    is_dispatched: bool = False
+    """Whether another cluster's Kueue made it here, and would make it again if it changed."""
 
     def is_foreign(self, ids: Collection[str]) -> bool:
         """Return whether another control plane made it: it is not touched.
@@ -71,6 +74,7 @@ def follow(found: Mapping[str, Any]) -> Followed:
         tuple((found.get("status") or {}).get("admissionChecks") or ()),
         _attempt_of(labels),
         labels.get(CLUSTER_LABEL, ""),
+        DISPATCHED_LABEL in (found["metadata"].get("labels") or {}),
     )
 
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuplane.core.hardware import find_model
+from gpuplane.core.quota.specs import LocalQueueSpec
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.decisions import Waiting
 from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
-from gpuplane.loops.scheduler.kueue_queues import find_unowned, fitting_models
+from gpuplane.loops.scheduler.kueue_queues import find_unlaid, find_unowned, fitting_models
 from gpuplane.loops.scheduler.loading import ClusterView, World
 
 KUEUE = "kueue"
@@ -51,16 +52,19 @@ def choose(world: World, found: Sequence[ClusterView], job: Job, now: int) -> Ch
     for view in found:
         if not admits_itself(view):
             return Choice(clusters=ours)
-        told = _refusal(view, job, now)
-        if told is None:
-            made = _offer(world, view, job)
-            if isinstance(made, NewOffer):
-                return Choice(offer=made)
-            told = made
-        reason = reason or told
+        made = _refusal(view, job, now) or _offer(world, view, job)
+        if isinstance(made, NewOffer):
+            return Choice(offer=made)
+        reason = reason or made
     if reason is None:
         return Choice(clusters=ours)
     return Choice(waiting=Waiting(job.id, job.version, reason, (), 0))
+
+
+def models_for(view: ClusterView, job: Job) -> list[str]:
+    """Return the models of a cluster that would do for a job."""
+    models = fitting_models(view, job.spec.resources)
+    return [each for each in models if _is_large_enough(each, job)]
 
 
 def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
@@ -70,23 +74,72 @@ def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     door = queues.choose_door(
         view.queues, tenant, str(spec.job_type), spec.queue, spec.priority
     )  # fmt: skip - the call reads as one line
-    elsewhere = queues.dispatching_queues(view.cluster)
-    real = {
-        each.name
-        for each in view.queues.cluster_queues
-        if not each.covers_everything and each.name not in elsewhere
-    }
-    if door is None or door.cluster_queue not in real:
+    if door is None or door.cluster_queue not in _real_queues(view):
         return _doorless(view, job)
-    fitting = [each for each in fitting_models(view, spec.resources) if _is_large_enough(each, job)]
-    unowned = find_unowned(view, door.cluster_queue, job, fitting)
-    if unowned is not None:
-        return unowned
     name = view.cluster.name
-    said = f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
+    if door.cluster_queue in queues.dispatching_queues(view.cluster):
+        told = refuse_dispatch(world, view, tenant, door, job)
+        workers = ", ".join(queues.dispatch_workers(view.cluster))
+        said = f"Kueue on {name} dispatches ClusterQueue {door.cluster_queue} to {workers}."
+    else:
+        told = _shape_refusal(view, job) or _misfit(view, door.cluster_queue, job)
+        said = (
+            f"Kueue on {name} decides when it starts and where; ClusterQueue {door.cluster_queue}."
+        )
+    if told is not None:
+        return told
     return NewOffer(
         job.id, job.version, view.cluster.id, f"{name}/{door.name}", door.cluster_queue, (said,)
     )
+
+
+def refuse_dispatch(
+    world: World, view: ClusterView, tenant: str, door: LocalQueueSpec, job: Job
+) -> Reason | None:
+    """Return why a job is not handed to a queue that dispatches to other clusters, or None.
+
+    Each of them must have the queue as declared here: its Kueue waits there for our word then, and
+    starts nothing that is taken back, or was started elsewhere.
+    """
+    name = view.cluster.name
+    if job.spec.job_type not in (JobType.BATCH, JobType.TRAINING):
+        said = f"LocalQueue {door.name} of {name} dispatches to other clusters: batch and training."
+        return Reason(Word.NO_QUEUE, said, "Name another queue, or the cluster to run it on.")
+    names = queues.dispatch_workers(view.cluster)
+    workers = [each for each in world.clusters if each.cluster.name in names]
+    if not workers:
+        said = f"None of the clusters that {name} dispatches to can take work: {', '.join(names)}."
+        return Reason(Word.NO_CLUSTER, said)
+    reason: Reason | None = None
+    fits = False
+    for worker in workers:
+        known = (
+            each
+            for each in worker.queues.local_queues
+            if (each.tenant, each.name) == (tenant, door.name)
+        )
+        there = next(known, None)
+        if there is None or there.cluster_queue not in _real_queues(worker):
+            return Reason(
+                Word.NO_QUEUE,
+                f"{name} may dispatch it to {worker.cluster.name}, where LocalQueue {door.name} of "
+                f"{tenant} is not declared through gpuplane.",
+                f"Declare a queue of that name on {worker.cluster.name}.",
+            )
+        told = _shape_refusal(worker, job) or _misfit(worker, there.cluster_queue, job)
+        fits = fits or told is None
+        reason = reason or told
+    return None if fits else reason
+
+
+def _misfit(view: ClusterView, queue: str, job: Job) -> Reason | None:
+    """Return why a ClusterQueue of a cluster can never admit a job, or None."""
+    return find_unowned(view, queue, job, models_for(view, job)) or find_unlaid(view, queue, job)
+
+
+def _real_queues(view: ClusterView) -> set[str]:
+    """Return the ClusterQueues that were declared."""
+    return {each.name for each in view.queues.cluster_queues if not each.covers_everything}
 
 
 def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
@@ -100,12 +153,19 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
         # One template for all of its pods: none of them would say which replica it is.
         said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
         return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
+    # One that dispatches need not have what its workers have.
+    return None if queues.dispatching_queues(view.cluster) else _shape_refusal(view, job)
+
+
+def _shape_refusal(view: ClusterView, job: Job) -> Reason | None:
+    """Return why no node of a cluster has what a job asks for, or None."""
     asked = job.spec.resources
-    if not asked.gpu_count and asked.mig_profile is None:
+    if not asked.gpu_count:
         return None
-    if asked.mig_profile is not None:
-        said = f"On {view.cluster.name}, where Kueue admits, MIG instances are not followed."
-        return Reason(Word.MIG_UNAVAILABLE, said, "Name a cluster with embedded admission.")
+    if asked.mig_profile is not None and not fitting_models(view, asked):
+        said = f"No GPU of {view.cluster.name} that it may have is cut into {asked.mig_profile}."
+        fix = "Ask for another profile, or have GPUs cut: gpuplane mig shows how they can be."
+        return Reason(Word.MIG_UNAVAILABLE, said, fix)
     shapes = view.cluster.gpu_shapes
     models = shapes if asked.gpu_model is None else asked.gpu_model.split("|")
     fitting = [model for model in models if model in shapes and _is_large_enough(model, job)]

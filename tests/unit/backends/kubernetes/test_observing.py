@@ -182,6 +182,19 @@ def test_the_jobs_deadline_is_why_its_pods_were_ended() -> None:
     assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.TIMED_OUT)
 
 
+def test_the_end_of_a_set_is_told_by_its_job_and_by_its_own_words() -> None:
+    over = [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
+    whole = a_main(
+        "JobSet", conditions=[{"type": "Failed", "status": "True", "reason": "FailedJobs"}]
+    )
+    pod = failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z")
+    sight = replace(a_sight(pod, main=whole), part=a_main(conditions=over))
+    assert compute_outcomes(sight, NOW)[0].reason == Word.TIMED_OUT
+    whole = a_main("JobSet", conditions=[{"type": "Completed", "status": "True"}])
+    outcome = compute_outcomes(a_sight(main=whole), NOW)[0]
+    assert (outcome.reason, outcome.exit_code) == (Word.COMPLETED, 0)
+
+
 def test_a_deleted_pod_waits_for_its_controllers_word_and_not_for_ever() -> None:
     sight = a_sight(failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z"))
     assert compute_outcomes(sight, END_MS) == {}
@@ -290,3 +303,23 @@ def test_a_service_that_somebody_took_away_is_lost_and_no_zombie(kind: str) -> N
 
 def test_that_a_workload_is_gone_is_told_within_half_a_minute() -> None:
     assert VANISHED_MS + LOOK_S * 1000 < 30_000
+
+
+def test_a_manager_tells_the_exit_code_of_what_its_worker_ran_by_the_conditions_of_its_job() -> (
+    None
+):
+    told = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": "Container main for pod t/j-x failed with exit code 42 matching FailJob rule",
+        "lastTransitionTime": "2026-01-02T03:04:09Z",
+    }
+    outcome = compute_outcomes(a_sight(main=a_main(conditions=[told])), END_MS + 3_600_000)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.NON_ZERO_EXIT)
+    assert outcome.exit_code == 42
+    assert outcome.ended_at < END_MS + 60_000
+    done = {**told, "type": "Complete", "reason": "", "message": ""}
+    for suspend in (True, False):  # Kueue holds the Job of a manager back to its end, or lets it go
+        sight = a_sight(main=a_main(suspend=suspend, conditions=[done]))
+        assert compute_outcomes(sight, END_MS + 3_600_000)[0].exit_code == 0

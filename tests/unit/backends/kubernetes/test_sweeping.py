@@ -147,3 +147,14 @@ def test_what_was_evicted_goes_at_once_and_a_service_with_it() -> None:
     lasting = a_record(kind="Deployment", outcomes=ends)
     for record in (evicted, lasting):
         assert is_overdue(record, KubernetesSettings(), NOW, has_workload=True)
+
+
+def test_what_another_cluster_sent_is_never_swept_but_by_it() -> None:
+    main = a_main()
+    main.metadata.creation_timestamp = START
+    main.metadata.labels["kueue.x-k8s.io/multikueue-origin"] = "manager"
+    assert find_orphans([main], {}, NOW, 600) == []
+    evicted = a_record(evict_reason="Cancelled", outcomes={"0": Outcome("exited", "x", START_MS)})
+    assert is_overdue(evicted, KubernetesSettings(), NOW, has_workload=True)
+    sent = msgspec.structs.replace(evicted, is_dispatched=True)
+    assert not is_overdue(sent, KubernetesSettings(), NOW, has_workload=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuplane.kube.helm import HelmError, Release
+from gpuplane.kube.kueue.dispatching import DISPATCHER
 from gpuplane.loops.clusters.addons import chart_of
 from gpuplane.loops.clusters.catalogue import (
     Addon,
@@ -164,3 +166,11 @@ def test_a_chart_in_no_repository_is_told_by_name(tmp_path: Path) -> None:
         chart_of(addon("aibrix"), "")
     (tmp_path / "aibrix-0.7.0.tgz").write_bytes(b"")
     assert chart_of(addon("aibrix"), str(tmp_path)).ref.endswith("aibrix-0.7.0.tgz")
+
+
+def test_the_kueue_of_a_manager_leaves_nominating_to_the_order_of_preference() -> None:
+    values = compute_values(addon("kueue"), {}, "manager")
+    told = yaml.safe_load(values["managerConfig"]["controllerManagerConfigYaml"])
+    assert told["multiKueue"] == {"dispatcherName": DISPATCHER}
+    assert told["integrations"]["frameworks"][0] == "batch/job"
+    assert compute_values(addon("kueue"), {}, "worker") == {}

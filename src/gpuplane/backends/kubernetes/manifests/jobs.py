@@ -12,8 +12,9 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.pods import MASTER_PORT, owner_labels, ranks_of
 from gpuplane.core.workloads import RestartPolicy
 
-RANKS = "ranks"
-"""Name of the one group of a JobSet."""
+RANKS = "r"
+"""Name of the one group of a JobSet. It is short because its pods are `<set>-r-0-<rank>-<5 more>`,
+and JobSet's webhook refuses a set where that could be longer than 63 characters."""
 
 _WITHOUT_LIMIT = 2_147_483_647
 
@@ -34,6 +35,10 @@ def compute_job(plan: AttemptPlan, cluster_id: str, template: dict[str, Any]) ->
     }
     if plan.max_duration_s is not None:
         spec["activeDeadlineSeconds"] = max(1, plan.max_duration_s)
+    if plan.dispatches and not _restarts(plan):
+        # Its manager is told conditions of the Job and no pod: this one says the exit code.
+        failed = {"containerName": names.CONTAINER, "operator": "NotIn", "values": [0]}
+        spec["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": failed}]}
     if count > 1:
         spec["completionMode"] = "Indexed"
         _pod_spec(template)["subdomain"] = name

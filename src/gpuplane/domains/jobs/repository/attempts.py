@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, bindparam, delete, func, insert, select, update
+from sqlalchemy import RowMapping, and_, bindparam, delete, func, insert, or_, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import StopIntent
@@ -95,10 +95,12 @@ def list_runs(session: ReadSession, job_id: UUID, now: int) -> list[tuple[int, i
 def list_by_state(
     session: ReadSession, states: Sequence[str], cluster_id: ClusterId | None, limit: int
 ) -> list[Attempt]:
-    """Return attempts in some states, oldest first."""
+    """Return attempts in some states, oldest first; of a cluster also those it dispatched."""
     query = select(attempts).where(attempts.c.state.in_(states))
     if cluster_id is not None:
-        query = query.where(attempts.c.cluster_id == cluster_id)
+        query = query.where(
+            or_(attempts.c.cluster_id == cluster_id, attempts.c.manager_id == cluster_id)
+        )
     query = query.order_by(attempts.c.admitted_at, attempts.c.id).limit(limit)
     return _with_replicas(session, session.rows(query))
 
@@ -124,10 +126,19 @@ class QuotaHold:
 
 
 def list_uses(session: ReadSession, cluster_id: ClusterId) -> list[QuotaHold]:
-    """Return what every attempt of a cluster that is not over counts against its queues."""
+    """Return what every attempt that is not over counts against the queues of a cluster.
+
+    What a manager dispatched counts against the manager's queues.
+    """
     query = select(
         attempts.c.job_id, attempts.c.cluster_queue, attempts.c.local_queue, attempts.c.quota_usage
-    ).where(attempts.c.cluster_id == cluster_id, attempts.c.state != "ended")
+    ).where(
+        or_(
+            and_(attempts.c.cluster_id == cluster_id, attempts.c.manager_id.is_(None)),
+            attempts.c.manager_id == cluster_id,
+        ),
+        attempts.c.state != "ended",
+    )
     return [
         QuotaHold(
             row["job_id"],
@@ -175,6 +186,21 @@ def list_to_evict(session: ReadSession, cluster_ids: Sequence[UUID], limit: int)
             attempts.c.state == "stopping",
             attempts.c.evict_sent_at.is_(None),
             attempts.c.cluster_id.in_(cluster_ids),
+        )
+        .order_by(attempts.c.admitted_at, attempts.c.id)
+        .limit(limit)
+    )
+    return _with_replicas(session, session.rows(query))
+
+
+def list_to_release(session: ReadSession, manager_ids: Sequence[UUID], limit: int) -> list[Attempt]:
+    """Return attempts that stop or are over and whose manager, one of these, was not told yet."""
+    query = (
+        select(attempts)
+        .where(
+            attempts.c.manager_id.in_(manager_ids),
+            attempts.c.manager_told_at.is_(None),
+            attempts.c.state.in_(("stopping", "ended")),
         )
         .order_by(attempts.c.admitted_at, attempts.c.id)
         .limit(limit)

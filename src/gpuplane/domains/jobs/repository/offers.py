@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, delete, insert, select, update
+from sqlalchemy import RowMapping, delete, insert, or_, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import JobStatus
@@ -47,10 +47,12 @@ def list_offered_jobs(session: ReadSession) -> set[JobId]:
 
 
 def list_offers(session: ReadSession, cluster_id: ClusterId | None = None) -> list[Offer]:
-    """Return the offers of a cluster or of all, oldest first."""
+    """Return the offers of a cluster, also those dispatched to it, or of all; oldest first."""
     query = select(offers).order_by(offers.c.offered_at, offers.c.attempt_id)
     if cluster_id is not None:
-        query = query.where(offers.c.cluster_id == cluster_id)
+        query = query.where(
+            or_(offers.c.cluster_id == cluster_id, offers.c.worker_id == cluster_id)
+        )
     return [_offer(row) for row in session.rows(query)]
 
 
@@ -77,6 +79,36 @@ def list_to_evict(session: ReadSession, cluster_id: ClusterId, limit: int) -> li
             offers.c.cluster_id == cluster_id,
             offers.c.state == WITHDRAWING,
             offers.c.evict_sent_at.is_(None),
+        )
+        .order_by(offers.c.offered_at, offers.c.attempt_id)
+        .limit(limit)
+    )
+    return [_offer(row) for row in session.rows(query)]
+
+
+def list_to_take(session: ReadSession, worker_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers dispatched to a worker that keeps no record of them yet, oldest first."""
+    query = (
+        select(offers)
+        .where(
+            offers.c.worker_id == worker_id,
+            offers.c.state == OFFERED,
+            offers.c.taken_at.is_(None),
+        )
+        .order_by(offers.c.offered_at, offers.c.attempt_id)
+        .limit(limit)
+    )
+    return [_offer(row) for row in session.rows(query)]
+
+
+def list_to_let_go(session: ReadSession, worker_id: ClusterId, limit: int) -> list[Offer]:
+    """Return offers to be taken back that a worker was not told of yet, oldest first."""
+    query = (
+        select(offers)
+        .where(
+            offers.c.worker_id == worker_id,
+            offers.c.state == WITHDRAWING,
+            offers.c.worker_told_at.is_(None),
         )
         .order_by(offers.c.offered_at, offers.c.attempt_id)
         .limit(limit)

@@ -151,6 +151,9 @@ class Attempt:
     growth_message: str = ""
     """Why the next wanted replica waits; empty when none does."""
     replicas: tuple[Replica, ...] = ()
+    manager_id: ClusterId | None = None
+    """The cluster whose Kueue dispatched it to its own."""
+    manager_told_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,16 @@ from gpuplane.domains.jobs.service.asking import (
 )
 from gpuplane.domains.jobs.service.checking import check
 from gpuplane.domains.jobs.service.damage import set_damaged_aside
+from gpuplane.domains.jobs.service.dispatching import (
+    list_offers_to_let_go,
+    list_offers_to_take,
+    list_to_release,
+    load_managers,
+    note_dispatched,
+    note_managers_told,
+    note_offers_taken,
+    note_workers_told,
+)
 from gpuplane.domains.jobs.service.due import (
     DUE_BATCH,
     Looked,
@@ -159,7 +169,7 @@ from gpuplane.domains.jobs.service.outputs import (
 )
 from gpuplane.domains.jobs.service.places import (
     choose_project,
-    find_cluster_id,
+    get_cluster_id,
 )
 from gpuplane.domains.jobs.service.planning import (
     Surroundings,
@@ -305,7 +315,6 @@ __all__ = [
     "end_without_attempt",
     "estimate",
     "explain_job",
-    "find_cluster_id",
     "find_growth",
     "find_inversions",
     "find_of_source",
@@ -313,6 +322,7 @@ __all__ = [
     "find_waits",
     "follow_scale",
     "forget_workspace",
+    "get_cluster_id",
     "get_manifest",
     "get_output",
     "get_output_to_exec",
@@ -336,6 +346,8 @@ __all__ = [
     "list_offers",
     "list_offers_to_ensure",
     "list_offers_to_evict",
+    "list_offers_to_let_go",
+    "list_offers_to_take",
     "list_open",
     "list_queued_versions",
     "list_recent_preemptions",
@@ -344,10 +356,12 @@ __all__ = [
     "list_to_evict",
     "list_to_forget",
     "list_to_prune",
+    "list_to_release",
     "list_to_scale",
     "list_unused_workspaces",
     "load_inherited",
     "load_jobs",
+    "load_managers",
     "load_names",
     "load_offer_plans",
     "load_offer_standings",
@@ -365,14 +379,17 @@ __all__ = [
     "next_attempt",
     "note_admission",
     "note_deleted",
+    "note_dispatched",
     "note_ensured",
     "note_evict_sent",
     "note_evicted",
     "note_forgotten",
     "note_growth_waiting",
+    "note_managers_told",
     "note_offer_failed",
     "note_offers_ensured",
     "note_offers_evicted",
+    "note_offers_taken",
     "note_scale_failed",
     "note_scale_told",
     "note_scales",
@@ -380,6 +397,7 @@ __all__ = [
     "note_starts_delayed",
     "note_unplaced",
     "note_waiting",
+    "note_workers_told",
     "offer",
     "planner_of",
     "preempt",

@@ -6,6 +6,7 @@ from gpuplane.core.ids import JobId
 from gpuplane.core.scheduling.windows import find_next_window
 from gpuplane.core.workloads import DeploymentType, JobSpec
 from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -14,6 +15,7 @@ from gpuplane.domains.jobs.service.classes import require_class_of_queues, requi
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.sizes import require_room
 from gpuplane.domains.jobs.service.submission import Submission
+from gpuplane.domains.queues import service as queues
 from gpuplane.domains.secrets import service as secrets
 
 CONTAINER_KINDS = frozenset({"simulated", "kubernetes"})
@@ -45,13 +47,22 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
         _check_release(candidates, is_named=cluster is not None)
     else:
         _check_backend(spec, candidates)
-    _check_gpus(spec, candidates)
-    require_room(lookups, spec, candidates)
+    places = _with_workers(lookups.session, candidates)
+    _check_gpus(spec, places)
+    require_room(lookups, spec, places)
     _check_instants(spec, now)
     require_queue(lookups, submission.tenant_id, spec.queue, candidates)
     require_class_of_queues(lookups, submission.tenant_id, spec, spec.priority, candidates)
     _check_named(lookups.session, submission)
     return cluster
+
+
+def _with_workers(session: ReadSession, candidates: Sequence[Cluster]) -> list[Cluster]:
+    """Return clusters with those that they dispatch work to: there it may run as well."""
+    names = {each.name for each in candidates}
+    workers = sorted({name for each in candidates for name in queues.dispatch_workers(each)})
+    found = (clusters.find_cluster(session, name) for name in workers if name not in names)
+    return [*candidates, *(each for each in found if each is not None)]
 
 
 def _check_kind(spec: JobSpec) -> None:

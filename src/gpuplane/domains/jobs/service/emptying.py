@@ -130,9 +130,16 @@ def empty_cluster(
 
 
 def drop_offers(session: WriteSession, cluster_id: ClusterId) -> int:
-    """Drop what was in the hands of a cluster that is gone, whose jobs are placed elsewhere."""
-    left = [each.attempt_id for each in offers_repository.list_offers(session, cluster_id)]
+    """Drop what was in the hands of a cluster that is gone, whose jobs are placed elsewhere.
+
+    What was only dispatched to it is taken back by the manager that did.
+    """
+    found = offers_repository.list_offers(session, cluster_id)
+    left = [each.attempt_id for each in found if each.cluster_id == cluster_id]
     offers_repository.delete_offers(session, left)
+    away = [each.attempt_id for each in found if each.cluster_id != cluster_id]
+    withdraw_offers(session, away, "The cluster it was dispatched to is gone.")
+    offers_repository.update_offers(session, away, {"worker_id": None, "taken_at": None})
     session.wake("scheduler")
     return len(left)
 

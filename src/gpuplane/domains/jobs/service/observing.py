@@ -125,10 +125,10 @@ def end_never_started(
 def end_unstarted(
     session: WriteSession, attempt_id: AttemptId, known: frozenset[int], chance: Chance, now: int
 ) -> bool:
-    """End the replicas of a stopping attempt that its backend never knew; True if that was all.
+    """End replicas that were to go before their backend knew them; True if that ended the attempt.
 
-    They were added and not told yet when it was stopped, or it had none at all: the eviction that
-    its backend took on forbids that any more of it starts.
+    They were added and not told yet when it was stopped or scaled down, or it has none at all: what
+    its backend took on since forbids that they start.
 
     Args:
         known: The ranks that its backend knows.
@@ -136,7 +136,12 @@ def end_unstarted(
     read = attempts_repository.find_attempt(session, attempt_id)
     job = None if read is None else repository.lock_jobs(session, [read.job_id]).get(read.job_id)
     attempt = attempts_repository.find_attempt(session, attempt_id)
-    if job is None or attempt is None or attempt.state != "stopping":
+    if job is None or attempt is None or attempt.state == "ended":
+        return False
+    if attempt.state != "stopping":
+        gone = [r for r in attempt.replicas if r.leaving_at and r.phase == "pending"]
+        if unknown := [each for each in gone if each.rank not in known]:
+            retire(session, job, attempt, unknown, now)
         return False
     replicas, verdict = judge_unstarted(job, attempt, known, now)
     moved = [each for each, old in zip(replicas, attempt.replicas, strict=True) if each != old]
@@ -155,11 +160,14 @@ def take_in(
     seal: Seal,
     chance: Chance,
     now: int,
+    cluster_id: ClusterId | None = None,
 ) -> int:
     """Compare observations with what is stored and move attempts and jobs on; return changes.
 
     Args:
         seen: What was seen; attempts and epochs that are not current are passed over.
+        cluster_id: Who saw it, None where that is sure: a manager that dispatched an attempt shows
+            it too, and only the cluster that runs it tells how it is.
         seal: Seals a sensitive output.
         chance: Gives a number in [-1, 1] for the jitter of retries.
         now: The instant; ends are dated by what was seen, not later than this.
@@ -168,7 +176,11 @@ def take_in(
     for observation in seen:
         by_attempt.setdefault(observation.ref.attempt_id, []).append(observation)
     stored = attempts_repository.load_attempts(session, list(by_attempt))
-    current = {key: each for key, each in stored.items() if each.state != "ended"}
+    current = {
+        key: each
+        for key, each in stored.items()
+        if each.state != "ended" and cluster_id in (None, each.cluster_id)
+    }
     jobs = repository.lock_jobs(session, [attempt.job_id for attempt in current.values()])
     if session.dialect == "postgresql":  # others may have moved them before the jobs were locked
         stored = attempts_repository.load_attempts(session, list(current))

@@ -137,6 +137,7 @@ def withdraw_void_offers(session: WriteSession, limit: int) -> int:
         {
             "state": WITHDRAWING,
             "evict_sent_at": None,
+            "worker_told_at": None,
             "reason": "",
             "message": "Its job does not stand in line any more.",
         },
@@ -152,7 +153,12 @@ def withdraw_offers(
     The backend is asked again where it was asked before: what it forbids is seen, and only then
     nothing of an offer can start any more.
     """
-    changes = {"state": WITHDRAWING, "evict_sent_at": None, "message": message}
+    changes = {
+        "state": WITHDRAWING,
+        "evict_sent_at": None,
+        "worker_told_at": None,
+        "message": message,
+    }
     offers_repository.update_offers(session, attempt_ids, changes)
     if attempt_ids:
         session.wake("dispatcher")
@@ -288,18 +294,18 @@ def settle_offers(
             if job is not None and waits and has_ended(job, by_rank, completed=True):
                 in_line = _stand_in_line(session, job, now)
                 end(session, in_line, found, by_rank, seal, chance, now)
-            elif is_over:
+            elif is_over and found.may_be_dropped:
                 over.append(attempt_id)
         elif found.is_withdrawing:
             if has_ended(job, by_rank, completed=True):
                 end(session, job, found, by_rank, seal, chance, now)
-            elif is_over:
+            elif is_over and found.may_be_dropped:
                 over.append(attempt_id)
         elif has_ended(job, by_rank):
             end(session, job, found, by_rank, seal, chance, now)
         elif binds and settle(session, job, found, by_rank, now):
             bound.append(attempt_id)
-        elif any(each.forbids for each in by_rank.values()):
+        elif found.worker_id is None and any(each.forbids for each in by_rank.values()):
             over.append(attempt_id)
         elif is_over:
             lost.append(attempt_id)

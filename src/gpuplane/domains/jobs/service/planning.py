@@ -8,7 +8,10 @@ from uuid import uuid5
 from gpuplane.backends.interface import AttemptPlan, AttemptRef, ReplicaPlan
 from gpuplane.core.ids import ClusterId, GpuId, ReplicaId
 from gpuplane.core.lifecycle.jobs import JobStatus
+from gpuplane.core.workloads import NetworkMode
 from gpuplane.db.sessions import ReadSession, WriteSession
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -16,6 +19,9 @@ from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.scaling import find_bounds, list_staying
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.queues import service as queues
+from gpuplane.domains.queues.service import Seen
+from gpuplane.kube.nodefacts import LEVEL_LABELS
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Written by GPU feature discovery; flavors of Kueue tell nodes apart by it."""
@@ -80,11 +86,17 @@ def load_offer_plans(
     tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
     projects = identity.projects_by_ids(session, {job.project_id for job in jobs.values()})
     products: dict[ClusterId, dict[str, set[str]]] = {}
+    seen: dict[ClusterId, Sequence[Seen]] = {}
+    managers = {each.cluster_id: clusters.find_cluster(session, each.cluster_id) for each in offers}
     plans = []
     for offer in offers:
         job = jobs.get(offer.job_id)
         if job is None or job.status is not JobStatus.QUEUED:
             continue
+        manager = managers[offer.cluster_id]
+        dispatches = manager is not None and offer.cluster_queue in queues.dispatching_queues(
+            manager
+        )
         if offer.cluster_id not in products:
             products[offer.cluster_id] = _products(session, offer.cluster_id)
         tenant, project = tenants.get(job.tenant_id), projects.get(job.project_id)
@@ -99,7 +111,11 @@ def load_offer_plans(
             project.name if project else str(job.project_id),
             around,
         )
+        if offer.cluster_id not in seen:
+            seen[offer.cluster_id] = queues.list_seen(session, offer.cluster_id)
         affinity = _affinity(job, products[offer.cluster_id])
+        if manager is not None and dispatches:
+            affinity = _affinity(job, _products_of_workers(session, manager))
         plans.append(
             (
                 job,
@@ -109,6 +125,8 @@ def load_offer_plans(
                     local_queue=offer.queue_name,
                     node_affinity=affinity,
                     priority_class=f"gpuplane-{job.spec.priority}",
+                    level=_level(job, seen[offer.cluster_id], offer.cluster_queue),
+                    dispatches=dispatches,
                 ),
             ),
         )  # fmt: skip - the plan reads as one line
@@ -126,6 +144,16 @@ def _products(session: ReadSession, cluster_id: ClusterId) -> dict[str, set[str]
     return found
 
 
+def _products_of_workers(session: ReadSession, manager: Cluster) -> dict[str, set[str]]:
+    """Return the product labels that nodes of each GPU model have where a manager dispatches to."""
+    found: dict[str, set[str]] = {}
+    for name in queues.dispatch_workers(manager):
+        worker = clusters.find_cluster(session, name)
+        for model, labels in _products(session, worker.id).items() if worker is not None else ():
+            found.setdefault(model, set()).update(labels)
+    return found
+
+
 def _affinity(
     job: Job, products: Mapping[str, set[str]]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -135,6 +163,21 @@ def _affinity(
     models = asked.gpu_model.split("|")
     labels = sorted(label for model in models for label in products.get(model, ()))
     return ((PRODUCT_LABEL, tuple(labels)),) if labels else ()
+
+
+def _level(job: Job, seen: Sequence[Seen], queue: str) -> tuple[str, str] | None:
+    """Return how Kueue is asked to lay the replicas out, None where that is not its to do.
+
+    A flavor with a Topology takes nothing that does not say so, but in a queue of such flavors.
+    """
+    asked = job.spec.placement.network
+    if asked is not None and job.spec.replicas.count > 1:
+        label = queues.find_level(seen, queue, LEVEL_LABELS[asked.level])
+        if label is not None:
+            return ("required" if asked.mode is NetworkMode.REQUIRED else "preferred"), label
+    laid_out = queues.find_laid_out(seen, queue)
+    models = set((job.spec.resources.gpu_model or "").split("|"))
+    return ("unconstrained", "true") if models <= laid_out.keys() else None
 
 
 def plan_of(

@@ -40,8 +40,16 @@ class OfferStanding:
 def load_offer_standings(
     session: ReadSession, cluster_id: ClusterId, boosts: Boosts, now: int
 ) -> Mapping[AttemptId, OfferStanding]:
-    """Return what the offered jobs of a cluster are to be there now."""
-    offers = offers_repository.list_offers(session, cluster_id)
+    """Return what the offered jobs of a cluster are to be there now.
+
+    What was dispatched to it is among them once its backend keeps a record of it, and not before:
+    nothing may start that nobody could stop.
+    """
+    offers = [
+        each
+        for each in offers_repository.list_offers(session, cluster_id)
+        if each.cluster_id == cluster_id or each.taken_at is not None
+    ]
     jobs = repository.load_jobs(session, [each.job_id for each in offers])
     cluster = clusters.find_cluster(session, cluster_id)
     frozen = cluster is not None and cluster.frozen

@@ -157,6 +157,8 @@ def finish_attempt(
     events.record(session, replace(told, at=max(now, asked or now)))
     wake_followers(session, job, now)
     session.wake("scheduler", "monitor", "learner")
+    if attempt.manager_id is not None:
+        session.wake("dispatcher")
     return after.status
 
 

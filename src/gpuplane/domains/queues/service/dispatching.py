@@ -1,6 +1,6 @@
 """MultiKueue: which clusters a manager dispatches to, in which order, and for which queues."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
@@ -30,6 +30,17 @@ def dispatch_workers(cluster: Cluster) -> tuple[str, ...]:
     """Return the names of the clusters that a manager sends work to."""
     told = cluster.config.get(DISPATCH) or {}
     return tuple(told.get("workers", ()))
+
+
+def manager_ids(cluster: Cluster, known: Iterable[Cluster]) -> tuple[str, ...]:
+    """Return the ids of the clusters that may dispatch work to a cluster, or may have done so.
+
+    What runs there is followed to its end, also when a manager names it no more.
+    """
+    if not admits_itself(cluster):
+        return ()
+    managers = [each for each in known if each.id != cluster.id and DISPATCH in each.config]
+    return tuple(sorted(one for each in managers for one in each.known_ids))
 
 
 def is_manager(cluster: Cluster) -> bool:

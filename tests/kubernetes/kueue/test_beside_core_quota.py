@@ -14,15 +14,17 @@ from gpuplane.core.quota import AdmissionMode
 from rig.binaries import Binaries
 from rig.rigs import RigPlan, running_rig
 
-COHORTS = 12
-ARRIVALS = 7
+COHORTS = 6
+ARRIVALS = 6
+SEED = 37
+"""With few workloads: some borrow, and some are evicted for each of two reasons in either mode."""
 
 
 @pytest.mark.parametrize("mode", list(AdmissionMode))
 def test_every_cycle_of_a_real_kueue_is_decided_alike(
     rig_binaries: Binaries, mode: AdmissionMode
 ) -> None:
-    plans = [make_plan(number, ARRIVALS, seed=3) for number in range(COHORTS)]
+    plans = [make_plan(number, ARRIVALS, SEED) for number in range(COHORTS)]
     with running_rig(RigPlan(nodes=[], process_nodes=[])) as rig:
         prepare(rig.manager, mode)
         report = asyncio.run(compare(rig.manager, plans, mode))
@@ -33,4 +35,4 @@ def test_every_cycle_of_a_real_kueue_is_decided_alike(
     # It was not all room: some waited, some borrowed, some were evicted.
     assert report.decisions > report.admissions > COHORTS
     assert report.borrowing > 0
-    assert sum(report.preemptions.values()) > 0
+    assert len(report.preemptions) > 1

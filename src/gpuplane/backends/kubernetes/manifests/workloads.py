@@ -128,8 +128,11 @@ def compute_workload(
 
 
 def _wants_set(plan: AttemptPlan) -> bool:
-    """Return whether an attempt is a training on several nodes; Kueue chooses them afterwards."""
-    if plan.job_type is not JobType.TRAINING or len(plan.replicas) < 2:
+    """Return whether an attempt is a training on several nodes; Kueue chooses them afterwards.
+
+    What is dispatched is an indexed Job: its manager hands Jobs over (`starting.name_manager`).
+    """
+    if plan.job_type is not JobType.TRAINING or len(plan.replicas) < 2 or plan.dispatches:
         return False
     return bool(plan.local_queue) or len({each.node_name for each in plan.replicas}) > 1
 

@@ -79,6 +79,8 @@ async def test_mig_instances_of_a_strangers_pod_are_not_offered_until_it_is_gone
     limits = {"nvidia.com/mig-1g.5gb": "3", "nvidia.com/mig-3g.20gb": "1"}
     await backend.client.create(a_stranger(namespace, name, limits))
     less = {"1g.5gb": 13, "2g.10gb": 8, "3g.20gb": 7}
-    await until(factory, backend, lambda now: left(now) == less, "four instances are taken")
+    seen = await until(factory, backend, lambda now: left(now) == less, "four are taken")
+    gpus = [gpu for node in seen.nodes if node.name == name for gpu in node.gpus]
+    assert all(gpu.healthy and gpu.mig_enabled for gpu in gpus), "their GPUs go on"
     await backend.client.delete(POD, "stranger", namespace, grace_s=0)
     await until(factory, backend, lambda now: left(now) == whole, "they are free again")

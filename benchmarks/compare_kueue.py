@@ -321,19 +321,26 @@ class Comparison:
     ) -> None:
         """Note workloads that evict one another without end; None where only `core.quota` does."""
         act, job, _, _ = plan.steps[index]
-        says = "does not circle"
+        theirs, ours, is_wrong = state is not None, True, False
         if state is not None:
-            self._replay(plan)
+            is_wrong = self._replay(plan)
             after = self._read(plan, found)
-            if any(item.name == job for item in after.items.values()) or act == "end":
+            if act == "end" or any(item.name == job for item in after.items.values()):
                 self._begin(plan, index, state, after)
                 self._settle_ours(plan, state, after)
-            says = "circles" if state.circles else "does not circle"
-        self.report.circles.append(
-            f"{plan.name} step {index} ({act} {job}): Kueue "
-            f"{'does not circle' if state is None else 'circles'}, core.quota "
-            f"{'circles' if state is None else says}"
+            ours = state.circles
+        text = (
+            f"{plan.name} step {index} ({act} {job}): Kueue {_circling(theirs)}, core.quota "
+            f"{_circling(ours)}"
         )
+        if theirs and ours:
+            self.report.circles.append(text)
+        else:
+            self.report.differences.append((self._kind(plan, is_wrong), text))
+
+
+def _circling(is_circling: bool) -> str:  # noqa: FBT001 - two words
+    return "circles" if is_circling else "does not circle"
 
 
 async def _leave_second(found: list[Workload]) -> None:

@@ -200,14 +200,15 @@ class KueueLoop:
             if self._sticky.get(entry.item.queue) == entry.item.uid:
                 del self._sticky[entry.item.queue]
             self._tree.add_usage(entry.item.queue, entry.assignment.usage)
-        for entry in preempting:
-            self._evict(entry, queues)
         for entry in found:
             if entry.outcome is Outcome.WAITING:
                 changed |= self._requeue(entry, queues)
             elif entry.outcome is Outcome.SKIPPED:
                 self._tried.pop(entry.item.uid, None)
                 changed = True
+        # Last: what an eviction frees wakes also who was parked in this very cycle.
+        for entry in preempting:
+            self._evict(entry, queues)
         return changed
 
     def _decide(

@@ -22,6 +22,9 @@ VERBOSITY = 6
 """From here on Kueue writes the snapshot that each cycle decides from."""
 CHUNK = 1 << 22
 _MARK = b'"msg":"'
+_ISSUED = ("Pending the preemption of", "workload(s) failed, will retry")
+"""What Kueue says of a head that evicts: done, or refused by the API server because the victim
+changed meanwhile; then the same is decided again in the next cycle."""
 
 
 class _Named(msgspec.Struct):
@@ -71,7 +74,7 @@ class Entry:
         status: `assumed`, `skipped`, or empty for one that waits or has victims evicted.
         mode: 0 where no flavor fits, 1 where somebody has to be evicted, 2 where it fits.
         attempts: The flavors that were tried in this cycle, in order.
-        targets: Whom it would evict. `is_issued`: they are being evicted for it.
+        targets: Whom it would evict. `is_issued`: it decided to, and told the API server.
     """
 
     workload: str
@@ -204,7 +207,7 @@ class Trace:
             (line.nominated_assignment or _Assignment()).borrowing,
             attempts,
             frozenset(each.name for each in line.preempted or ()),
-            "Pending the preemption of" in line.reason,
+            any(said in line.reason for said in _ISSUED),
         )
         self._cycle.entries.append(entry)
         if entry.status == "assumed":

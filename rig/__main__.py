@@ -9,7 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from rig.binaries import BinariesUnavailable, ensure_binaries, find_binaries
+from rig.binaries import JOBSET, BinariesUnavailable, ensure_binaries, find_binaries
 from rig.keepers import ensure_kept, keep_rig, stop_keeper
 from rig.nodes import MACHINES, parse_nodes
 from rig.processes import RigFailed
@@ -74,6 +74,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
         help="nodes whose pods run as processes of this machine (%(default)s)",
     )
     command.add_argument("--no-kueue", action="store_true", help="leave Kueue out")
+    command.add_argument("--jobset", action="store_true", help="with a JobSet controller")
     command.add_argument("--until-gone", type=int, metavar="PID", help="end with this process")
 
 
@@ -91,16 +92,18 @@ def _plan(chosen: argparse.Namespace) -> RigPlan:
         nodes=parse_nodes(chosen.nodes),
         process_nodes=parse_nodes(chosen.process_nodes),
         kueue=not chosen.no_kueue,
+        jobset=chosen.jobset,
     )
 
 
 def _up(chosen: argparse.Namespace) -> int:
-    _plan(chosen)  # a mistake is said here, not in the log of the keeper
+    plan = _plan(chosen)  # a mistake is said here, not in the log of the keeper
     if find_rig(chosen.folder) is None:
-        ensure_binaries(lambda text: print(text, flush=True))
+        ensure_binaries(lambda text: print(text, flush=True), plan.more)
         arguments = ["--workers", str(chosen.workers), "--nodes", chosen.nodes]
         arguments += ["--process-nodes", chosen.process_nodes]
         arguments += ["--no-kueue"] if chosen.no_kueue else []
+        arguments += ["--jobset"] if chosen.jobset else []
         arguments += ["--until-gone", str(chosen.until_gone)] if chosen.until_gone else []
         ensure_kept(chosen.folder, arguments)
     return _status(chosen)
@@ -133,7 +136,7 @@ def _status(chosen: argparse.Namespace) -> int:
 
 def _binaries(_: argparse.Namespace) -> int:
     announce = partial(print, file=sys.stderr, flush=True)
-    for name, path in ensure_binaries(announce).programs.items():
+    for name, path in ensure_binaries(announce, (JOBSET,)).programs.items():
         print(f"{name}: {path}")
     return 0
 

@@ -15,7 +15,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,15 @@ BUILDS = (
         "-X helm.sh/helm/v4/internal/version.version=v4.3.1",
     ),
 )
+JOBSET = Build(
+    "jobset",
+    "sigs.k8s.io/jobset",
+    ("jobset",),
+    "-X sigs.k8s.io/jobset/pkg/version.GitVersion=v0.10.1",
+    folders=("charts/jobset",),
+    found_elsewhere=False,
+)
+"""JobSet's controller: only a rig that is to have it needs it."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +117,14 @@ class Binaries:
         return str(self.programs[program])
 
 
-def find_binaries() -> Binaries:
-    """Return every program without building anything.
+def find_binaries(more: Sequence[Build] = ()) -> Binaries:
+    """Return the programs that every rig needs, and those of `more`, without building anything.
 
     Raises:
         BinariesUnavailable: If one is missing, with what to do about it.
     """
     found = Binaries({}, {})
-    for build in BUILDS:
+    for build in (*BUILDS, *more):
         folder = _find(build)
         if folder is None:
             raise BinariesUnavailable(
@@ -126,14 +135,18 @@ def find_binaries() -> Binaries:
     return found
 
 
-def ensure_binaries(announce: Callable[[str], None] = print) -> Binaries:
-    """Return every program, building what is missing; says through `announce` what takes long.
+def ensure_binaries(
+    announce: Callable[[str], None] = print, more: Sequence[Build] = ()
+) -> Binaries:
+    """Return the programs that every rig needs, and those of `more`, building what is missing.
+
+    It says through `announce` what takes long.
 
     Raises:
         BinariesUnavailable: If there is no `go`, not enough disk, or a build fails.
     """
     found = Binaries({}, {})
-    for build in BUILDS:
+    for build in (*BUILDS, *more):
         folder = _find(build)
         if folder is None:
             with _one_builder_at_a_time():

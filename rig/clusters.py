@@ -15,7 +15,11 @@ from pathlib import Path
 from rig.api import Access, Api
 from rig.binaries import Binaries
 from rig.certificates import Authority, Pair, make_service_account_keys
-from rig.kueue import KueueFiles, apply_kueue, prepare_kueue
+from rig.jobset import NAMESPACE as JOBSET_NAMESPACE
+from rig.jobset import apply_jobset, prepare_jobset
+from rig.kueue import NAMESPACE as KUEUE_NAMESPACE
+from rig.kueue import apply_kueue, prepare_kueue
+from rig.operators import OperatorFiles
 from rig.ports import find_free_port
 from rig.processes import Part, RigFailed, is_listening
 
@@ -31,6 +35,7 @@ PARTS = (
     "rig-streams",
     "rig-kubelet",
     "kwok",
+    "jobset",
     "kueue",
 )
 STAGES = Path(__file__).parent / "stages.yaml"
@@ -48,6 +53,8 @@ class Ports:
     kwok: int = field(default_factory=find_free_port)
     webhook: int = field(default_factory=find_free_port)
     kueue_health: int = field(default_factory=find_free_port)
+    jobset_webhook: int = field(default_factory=find_free_port)
+    jobset_health: int = field(default_factory=find_free_port)
 
 
 class Cluster:
@@ -61,13 +68,16 @@ class Cluster:
         kubeconfig: A file with the same.
     """
 
-    def __init__(self, name: str, folder: Path, binaries: Binaries, *, kueue: bool) -> None:
+    def __init__(
+        self, name: str, folder: Path, binaries: Binaries, *, kueue: bool, jobset: bool = False
+    ) -> None:
         self.name = name
         self.folder = folder
         self.parts: dict[str, Part] = {}
         self.kubeconfig = folder / "kubeconfig"
         self._binaries = binaries
         self._with_kueue = kueue
+        self._with_jobset = jobset
         self._logs = folder / "logs"
         self._certificates = folder / "certificates"
         for made in (folder, self._logs, self._certificates, folder / "pods"):
@@ -91,15 +101,20 @@ class Cluster:
             self.parts[part.name] = part
             part.start()
         kueue = prepare_kueue(self._kueue_files()) if self._with_kueue else None
+        jobset = prepare_jobset(self._jobset_files()) if self._with_jobset else None
         for part in list(self.parts.values()):
             part.wait_ready()
-        if kueue is not None:
-            api = self.api()
-            try:
+        api = self.api()
+        try:
+            # First: Kueue looks at its own start which kinds of jobs there are.
+            if jobset is not None:
+                self.parts["jobset"] = apply_jobset(self._jobset_files(), jobset, api)
+                announce(f"{self.name}: JobSet")
+            if kueue is not None:
                 self.parts["kueue"] = apply_kueue(self._kueue_files(), kueue, api)
-            finally:
-                api.close()
-            announce(f"{self.name}: Kueue")
+                announce(f"{self.name}: Kueue")
+        finally:
+            api.close()
 
     def api(self) -> Api:
         """Return a client of the API server; the caller closes it."""
@@ -256,15 +271,27 @@ class Cluster:
             ready.exists,
         )
 
-    def _kueue_files(self) -> KueueFiles:
-        return KueueFiles(
-            folder=self.folder / "kueue",
+    def _kueue_files(self) -> OperatorFiles:
+        ports = self.ports.webhook, self.ports.kueue_health
+        return self._operator_files("kueue", KUEUE_NAMESPACE, *ports)
+
+    def _jobset_files(self) -> OperatorFiles:
+        ports = self.ports.jobset_webhook, self.ports.jobset_health
+        return self._operator_files("jobset", JOBSET_NAMESPACE, *ports)
+
+    def _operator_files(
+        self, name: str, namespace: str, webhook_port: int, health_port: int
+    ) -> OperatorFiles:
+        return OperatorFiles(
+            name=name,
+            namespace=namespace,
+            folder=self.folder / name,
             kubeconfig=self.kubeconfig,
-            log=self._logs / "kueue.log",
+            log=self._logs / f"{name}.log",
             authority=self._authority,
             binaries=self._binaries,
-            webhook_port=self.ports.webhook,
-            health_port=self.ports.kueue_health,
+            webhook_port=webhook_port,
+            health_port=health_port,
         )
 
 

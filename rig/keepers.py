@@ -83,7 +83,7 @@ def keep_rig(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    binaries = find_binaries()
+    binaries = find_binaries(plan.more)
     remove_abandoned_folders()
     folder.mkdir(parents=True, exist_ok=True)
     clean_folder(folder, keep=(LOG, LOCK))

@@ -73,6 +73,8 @@ class PodRun:
         self._main = [self._container(one) for one in spec["containers"]]
         self._initialized = not self._init
         self._is_over = False
+        self._has_finished = False
+        self._reporting = asyncio.Lock()  # the answers of two writes may come in either order
         self._stop: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
         self._deletion = asyncio.Event()
         self._spec_of = {
@@ -332,9 +334,12 @@ class PodRun:
         await container.end(float(grace_s))
 
     async def _report_running(self) -> None:
-        """Write the status of a pod that has not ended."""
-        running = any(one.process is not None for one in self._main)
-        await self._report(self.pod, self._status("Running" if running else "Pending"))
+        """Write the status of a pod, unless its end was written: a sidecar may end last."""
+        async with self._reporting:
+            if self._has_finished:
+                return
+            running = any(one.process is not None for one in self._main)
+            await self._report(self.pod, self._status("Running" if running else "Pending"))
 
     async def _finish(self, phase: str, why: Stopped | None) -> None:
         status = self._status(phase)
@@ -343,7 +348,9 @@ class PodRun:
         for condition in status["conditions"]:
             if condition["type"] in ("Ready", "ContainersReady"):
                 condition["reason"] = "PodCompleted" if phase == "Succeeded" else "PodFailed"
-        await self._report(self.pod, status)
+        async with self._reporting:
+            self._has_finished = True
+            await self._report(self.pod, status)
 
     def _status(self, phase: str) -> Object:
         ready = bool(self._main) and all(one.ready for one in self._main) and phase == "Running"

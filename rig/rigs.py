@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rig.api import Object
-from rig.binaries import Binaries, find_binaries
+from rig.binaries import JOBSET, Binaries, Build, find_binaries
 from rig.clusters import Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
@@ -39,12 +39,19 @@ class RigPlan:
         nodes: Fake nodes of each cluster: kind of machine and count.
         process_nodes: Nodes of each cluster whose pods are processes of this machine.
         kueue: Whether each cluster has a Kueue.
+        jobset: Whether each cluster has a JobSet controller.
     """
 
     workers: int = 0
     nodes: Sequence[tuple[str, int]] = DEFAULT_NODES
     process_nodes: Sequence[tuple[str, int]] = DEFAULT_PROCESS_NODES
     kueue: bool = True
+    jobset: bool = False
+
+    @property
+    def more(self) -> tuple[Build, ...]:
+        """Return what it needs beside the programs of every rig."""
+        return (JOBSET,) if self.jobset else ()
 
 
 @dataclass
@@ -68,7 +75,13 @@ class Rig:
         names = ["manager", *(f"worker-{number + 1}" for number in range(self.plan.workers))]
         try:
             for name in names:
-                cluster = Cluster(name, self.folder / name, binaries, kueue=self.plan.kueue)
+                cluster = Cluster(
+                    name,
+                    self.folder / name,
+                    binaries,
+                    kueue=self.plan.kueue,
+                    jobset=self.plan.jobset,
+                )
                 self.clusters[name] = cluster
                 cluster.start(announce)
                 self._add_nodes(cluster)
@@ -179,10 +192,11 @@ def running_rig(
         BinariesUnavailable: If its programs are not on this machine.
         RigFailed: If it does not come up.
     """
-    binaries = find_binaries()
+    plan = plan or RigPlan()
+    binaries = find_binaries(plan.more)
     remove_abandoned_folders()
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
-    rig = Rig(folder, plan or RigPlan())
+    rig = Rig(folder, plan)
     try:
         rig.start(binaries, announce)
         yield rig

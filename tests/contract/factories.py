@@ -6,7 +6,6 @@ A backend joins the suite by one class here (or in a module beside this one) and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +21,7 @@ from gpuplane.backends.local import cgroups
 from gpuplane.backends.local.backend import LocalBackend
 from gpuplane.backends.local.settings import LocalSettings
 from gpuplane.kit.clock import SystemClock
-from tests.waiting import DEADLINE_S, wait_until_async
+from tests.waiting import DEADLINE_S, Patience, wait_until_async
 
 
 class BackendFactory(Protocol):
@@ -98,12 +97,12 @@ async def until(
     what: str,
 ) -> Observation:
     """Return the first observation that fulfils a condition; fail after the deadline."""
-    end = time.monotonic() + DEADLINE_S
+    patience = Patience(DEADLINE_S)
     while True:
         observation = await backend.observe()
         if condition(observation):
             return observation
-        if time.monotonic() > end:
+        if patience.is_over:
             raise AssertionError(f"still not so: {what}; last seen: {observation.replicas}")
         await factory.pass_time(0.1)
         await backend.wait_changed(0.1)

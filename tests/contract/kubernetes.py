@@ -17,7 +17,7 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import Connection
 from gpuplane.kube.errors import AlreadyThere
-from gpuplane.kube.kinds import CONFIG_MAP, JOB, NODE
+from gpuplane.kube.kinds import CONFIG_MAP, JOB, JOB_SET, NODE
 
 NODE_NAME = "contract-processes"
 SETTINGS = KubernetesSettings(default_image="busybox:1.36")
@@ -73,7 +73,10 @@ class KubernetesFactory:
         if self._backend is not None:
             await self._backend.stop()
         async with KubeClient(self._connection) as client:
-            for kind in (JOB, CONFIG_MAP):
+            kinds = [JOB, CONFIG_MAP]
+            if await client.resolve(JOB_SET) is not None:
+                kinds.insert(0, JOB_SET)
+            for kind in kinds:
                 for each in await client.list(kind, labels={CLUSTER: self.cluster_id}):
                     metadata = each["metadata"]
                     await client.delete(kind, metadata["name"], metadata["namespace"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,15 @@ def test_issuers_that_are_no_list_are_a_usage_error(text: str, tmp_path: Path) -
     assert "GPUPLANE_OIDC_ISSUERS is no list of issuers: " in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "home").exists()
+
+
+def test_a_port_that_is_taken_is_named_and_leaves_no_home_behind(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        for _ in range(2):
+            line = refusal(gpuplane(tmp_path / "home", "up", GPUPLANE_PORT=port))
+            assert line.startswith(f"gpuplane: cannot listen on 127.0.0.1:{port}: ")
+            assert "GPUPLANE_PORT" in line
+            assert not (tmp_path / "home").exists()

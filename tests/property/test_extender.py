@@ -107,3 +107,40 @@ def test_replicas_that_saw_the_cluster_in_another_order_answer_the_same(
         first, second = one.filter(question), two.filter(question)
         assert json.dumps(first) == json.dumps(second)
         assert one.prioritize(question) == two.prioritize(question)
+
+
+CHANGES = st.tuples(
+    st.sampled_from(("put", "put", "put", "drop")),
+    st.integers(0, 5),  # the pod
+    st.integers(0, 1),  # its node
+    st.integers(1, 3),  # GPUs
+    st.one_of(st.none(), st.integers(0, 6)),  # the first that its annotation names, if any
+    st.integers(0, 3),  # when it was made
+)
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=12), QUESTIONS, st.booleans())
+def test_looking_at_what_changed_comes_to_the_same_as_looking_at_all(
+    changes: list[tuple[str, int, int, int, int | None, int]], pod: Any, has_small: Any
+) -> None:
+    nodes = [a_node("n0", 8), a_node("n1", 4 if has_small else 8, topology="")]
+    long_lived = Asked(*nodes)
+    there: dict[str, Any] = {}
+    for act, number, node, gpus, first, created in changes:
+        name = f"p{number}-n{node}"  # a pod never leaves its node
+        if act == "drop":
+            there.pop(name, None)
+            long_lived.answerer.drop_pod(f"uid-{name}")
+        else:
+            ids = "" if first is None else ",".join(str(first + each) for each in range(gpus))
+            there[name] = a_pod(name, gpus, node=f"n{node}", ids=ids, created=created)
+            long_lived.put(there[name])
+        fresh = Asked(*nodes)
+        fresh.put(*there.values())
+        assert long_lived.filter(pod) == fresh.filter(pod)
+        assert long_lived.prioritize(pod) == fresh.prioritize(pod)
+        assert long_lived.state.disputes == fresh.state.disputes
+        for place in range(2):
+            mine, theirs = long_lived.state.fleet, fresh.state.fleet
+            assert mine.gpu_free_mask[place] == theirs.gpu_free_mask[place]
+            assert mine.cpu_free[place] == theirs.cpu_free[place]

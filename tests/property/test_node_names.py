@@ -33,7 +33,7 @@ def test_columns_find_what_single_look_ups_find(
     found = NameIndex(fleet, fewest=1).find(dump(asked, blanks=blanks, is_ascii=is_ascii))
     plain = look_up(asked, place_of)
     if found is not None:
-        assert plain.unknown == []
+        assert not plain.unknown
         assert list(found.places) == list(plain.places)
         assert found.as_column().tolist() == list(plain.places)
 

@@ -135,6 +135,7 @@ class Guard:
             self._context.buckets.take(call.principal.tenant_id)
         if self._rate is not None:
             self._context.rates.take(self._rate, call.principal.user_id)
+            send = self._counted(call, self._rate, send)
         scope.setdefault("state", {})["call"] = call
         if self._upload_bytes is not None:
             await self._app(scope, _limited(receive, headers, self._upload_bytes), send)
@@ -152,6 +153,20 @@ class Guard:
             await self._once(call, scope, _replayed(body, receive), send)
             return
         await self._app(scope, _replayed(body, receive), send)
+
+    def _counted(self, call: Call, rate: str, send: Send) -> Send:
+        """Return a `send` by which a call that was refused before it cost anything is not counted.
+
+        What cannot be read is refused by the parts around the endpoint, so the status is looked at.
+        """
+
+        async def look(message: Message) -> None:
+            refused = message["type"] == "http.response.start" and 400 <= message["status"] < 500
+            if refused and not call.is_costly:
+                self._context.rates.give_back(rate, call.principal.user_id)
+            await send(message)
+
+        return look
 
     async def _call(self, scope: Scope, headers: dict[bytes, bytes]) -> Call:
         principal, again = NOBODY, None

@@ -100,3 +100,10 @@ class RateBuckets:
         self._buckets.move_to_end(key)
         if len(self._buckets) > MAX_TENANTS:
             self._buckets.popitem(last=False)
+
+    def give_back(self, limit: str, user_id: UUID) -> None:
+        """Take back the count of one call, which was refused before it did any work."""
+        most, key = self._limits.per_minute.get(limit, 0), (limit, user_id)
+        if key in self._buckets:
+            left, since = self._buckets[key]
+            self._buckets[key] = (min(float(most), left + 1), since)

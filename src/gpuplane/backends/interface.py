@@ -96,10 +96,15 @@ class AttemptPlan:
     """The WorkloadPriorityClass, with a `local_queue`."""
     node_affinity: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(label, values) that a node must have one of, with a `local_queue`: the GPU models asked."""
+    level: tuple[str, str] | None = None
+    """(`required` or `preferred`, node label) of the part of the network in which the replicas
+    are to lie together, with a `local_queue`; (`unconstrained`, `true`) to be laid out anyhow."""
     dispatches: bool = False
     """Whether the cluster sends what comes through its `local_queue` to another, where it runs."""
     scales: tuple[int, int] | None = None
     """The fewest and the most replicas that a service may have; None where they are fixed."""
+    leaving: tuple[int, ...] = ()
+    """Ranks that are to end because fewer are wanted, and whose end is not known here yet."""
     scale_number: int = 0
     """Grows with each change of its replicas; an older plan changes nothing."""
 
@@ -478,9 +483,9 @@ class Scales(Protocol):
     async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
         """Have a started attempt run exactly the replicas of the plan.
 
-        Those that it has not yet are started where the plan says; those that the plan does not
-        name end with the reason `ScaledDown`, and are forgotten once they have. A plan with an
-        older `scale_number` than one that was seen changes nothing.
+        Those that it has not yet are started where the plan says; all others end with the reason
+        `ScaledDown`. How one ended is told until a plan names it neither as a replica nor as
+        leaving. A plan with an older `scale_number` than one that was seen changes nothing.
 
         Raises:
             Tombstoned: If the attempt was evicted: nothing more of it may start.

@@ -213,5 +213,7 @@ def _answer(response: HTTPResponse) -> Any:
     except ValueError as error:
         raise CliError("The server's answer is damaged.", fix="Try again.") from error
     if response.status >= 400:
-        raise ApiError(response.status, body if isinstance(body, dict) else {})
+        wait = response.headers.get("Retry-After", "")
+        retry_after_s = int(wait) if wait.isdigit() else None
+        raise ApiError(response.status, body if isinstance(body, dict) else {}, retry_after_s)
     return body

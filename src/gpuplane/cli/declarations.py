@@ -39,7 +39,7 @@ def merge_quota(
 
     Args:
         row: The queue as the API shows it.
-        flavors: Flavors with quotas of GPUs; amounts that are not named stay.
+        flavors: Flavors with quotas of devices; amounts that are not named stay.
         changes: Other fields with their new values; of `preemption` what is named.
     """
     body = {name: copy.deepcopy(row[name]) for name in KEPT}
@@ -47,20 +47,46 @@ def merge_quota(
         changes = {**changes, "preemption": {**body["preemption"], **changes["preemption"]}}
     if flavors:
         body["coversEverything"] = False
-    groups: list[dict[str, Any]] = body["resourceGroups"]
-    for flavor in flavors:
-        group = next((each for each in groups if GPU in each["coveredResources"]), None)
-        if group is None:
-            group = {"coveredResources": [GPU], "flavors": []}
-            groups.append(group)
-        known = next((each for each in group["flavors"] if each["name"] == flavor["name"]), None)
-        if known is None:
-            group["flavors"].append(copy.deepcopy(dict(flavor)))
-            continue
-        for quota in flavor["resources"]:
-            before = next(each for each in known["resources"] if each["name"] == quota["name"])
-            before.update(quota)
+    merge_groups(body["resourceGroups"], flavors)
     return {**body, **changes, "resourceVersion": row["resourceVersion"]}
+
+
+def merge_groups(groups: list[dict[str, Any]], flavors: Sequence[Mapping[str, Any]]) -> None:
+    """Add quotas of devices to the groups of a queue, in place; amounts not named stay.
+
+    A flavor and a resource are each in one group, and a group has each of its resources in each of
+    its flavors: what is not named there is none.
+    """
+    for flavor in flavors:
+        for quota in flavor["resources"]:
+            group = _group_for(groups, flavor["name"], quota["name"])
+            if quota["name"] not in group["coveredResources"]:
+                group["coveredResources"].append(quota["name"])
+            known = [each for each in group["flavors"] if each["name"] == flavor["name"]]
+            if not known:
+                known = [{"name": flavor["name"], "resources": []}]
+                group["flavors"] += known
+            for each in group["flavors"]:
+                told = {one["name"]: one for one in each["resources"]}
+                nothing = {"nominalQuota": 0}
+                each["resources"] = [
+                    told.get(name, {"name": name, **nothing}) for name in group["coveredResources"]
+                ]
+            before = next(one for one in known[0]["resources"] if one["name"] == quota["name"])
+            before.update(quota)
+
+
+def _group_for(groups: list[dict[str, Any]], flavor: str, resource: str) -> dict[str, Any]:
+    """Return the group in which a quota is or belongs, made where there is none."""
+    for each in groups:
+        if resource in each["coveredResources"]:
+            return each
+    for each in groups:
+        if any(one["name"] == flavor for one in each["flavors"]):
+            return each
+    made: dict[str, Any] = {"coveredResources": [resource], "flavors": []}
+    groups.append(made)
+    return made
 
 
 def list_differences(row: Mapping[str, Any], body: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -88,16 +88,25 @@ class Unreachable(CliError):
 class ApiError(CliError):
     """The server refused; made from its problem document."""
 
-    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
-        """Make the error that a problem document (RFC 9457) describes."""
+    def __init__(
+        self, status: int, problem: Mapping[str, Any], retry_after_s: int | None = None
+    ) -> None:
+        """Make the error that a problem document (RFC 9457) describes.
+
+        Args:
+            status: Of HTTP.
+            problem: The document.
+            retry_after_s: When it may be asked again, where the server said so.
+        """
         self.status = status
+        self.retry_after_s = retry_after_s
         self.problem = dict(problem)
         default = Exit.FAILED if status >= 500 else Exit.REFUSED
         field = str(problem.get("field") or "")
         detail = str(problem.get("detail") or problem.get("title") or f"It answered {status}.")
         super().__init__(
             detail.removeprefix(f"{field}: "),  # shown in front of every error anyway
-            fix=str(problem.get("fix") or ""),
+            fix=_fix_of(str(problem.get("fix") or ""), status, retry_after_s),
             field=field,
             code=_EXIT_OF_STATUS.get(status, default),
         )
@@ -112,3 +121,11 @@ class ApiError(CliError):
             click.echo(f"  {each.get('field')}: {each.get('reason')}{fix}", file=file, err=True)
         if self.status >= 500 and self.problem.get("request_id"):
             click.echo(f"  request {self.problem['request_id']}", file=file, err=True)
+
+
+def _fix_of(fix: str, status: int, retry_after_s: int | None) -> str:
+    """Return what to do, with the seconds to wait where the server named them."""
+    if status != 429 or retry_after_s is None:
+        return fix
+    again = f"Try again in {retry_after_s} s."
+    return again if not fix or "Retry-After" in fix else f"{fix} {again}"

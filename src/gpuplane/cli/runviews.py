@@ -137,13 +137,14 @@ def _line(row: dict[str, Any], names: dict[int, str]) -> str:
         parts.append(f"try {row['attempt']} of {row['attempts']}")
     if took is not None:
         parts.append(duration_text(took))
-    if row["message"] and status != "completed":
+    if row["message"]:
         parts.append(row["message"][:120])
     return "  ".join(parts)
 
 
 def _reason(row: dict[str, Any]) -> str:
-    return f": {row['message']}" if row["status"] == "failed" and row["message"] else ""
+    told = row["status"] in ("failed", "completed") and row["message"]
+    return f": {row['message']}" if told else ""
 
 
 def _worth_showing(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

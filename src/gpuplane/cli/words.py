@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+CENT = Decimal("0.01")
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
@@ -66,13 +68,13 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
 
 
 def money_text(amount: str | None, currency: str = "") -> str:
-    """Return an amount with its currency; rounded to two decimals unless it is below a cent."""
+    """Return an amount with its currency, always with two decimals; less than a cent says so."""
     if amount is None:
         return ""
-    shown = amount
-    whole, _, decimals = amount.partition(".")
-    if len(decimals) > 2 and (whole.strip("-0") or decimals[:2] != "00"):
-        shown = f"{float(amount):.2f}"
+    exact = Decimal(amount)
+    shown = f"{exact:.2f}"
+    if exact and abs(exact) < CENT:
+        shown = "<0.01" if exact > 0 else ">-0.01"
     return f"{shown} {currency}".rstrip()
 
 
@@ -81,9 +83,10 @@ def price_text(amount: str | None, currency: str) -> str:
     return "" if amount is None else f"{amount} {currency}"
 
 
-def costs_text(costs: Mapping[str, str]) -> str:
-    """Return amounts by currency in one line."""
-    return ", ".join(money_text(each, name) for name, each in sorted(costs.items())) or "0"
+def costs_text(costs: Mapping[str, str], currency: str) -> str:
+    """Return amounts by currency in one line; nothing in a currency where there is none."""
+    told = ", ".join(money_text(each, name) for name, each in sorted(costs.items()))
+    return told or money_text("0", currency)
 
 
 def short_id(value: str | None) -> str:

@@ -40,6 +40,8 @@ class Call:
     ports: dict[str, Any] = field(default_factory=dict)
     authenticate: Callable[[], Awaitable[Principal]] | None = None
     """Asks once more who is behind the request; for answers that last (streams, followed logs)."""
+    is_costly: bool = False
+    """Whether it has done what its rate is limited for: one refused before does not count."""
 
     @property
     def now(self) -> int:

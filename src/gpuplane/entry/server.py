@@ -54,6 +54,12 @@ def serve(settings: Settings) -> int:
     gc.set_threshold(COLLECT_AFTER)
     issuers_of(settings)
     home = Home(settings.home)
+    sockets: list[socket.socket] = []
+    if not home.path.exists():  # a home that is there may tell better why the port is taken
+        try:
+            sockets = [_bind(settings)]
+        except OSError as error:
+            return _cannot_listen(settings, error)
     try:
         with home_refusals(settings.home):
             home.open()
@@ -63,15 +69,10 @@ def serve(settings: Settings) -> int:
         return 1
     setup_logging(settings.log_level, log)
     try:
-        sockets = [_bind(settings)]
+        sockets = sockets or [_bind(settings)]
     except OSError as error:
         home.close()
-        print(
-            f"gpuplane: cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
-            "Set GPUPLANE_PORT to a free port, or 0 for any.",
-            file=sys.stderr,
-        )
-        return 1
+        return _cannot_listen(settings, error)
     try:
         import uvloop
 
@@ -84,6 +85,16 @@ def serve(settings: Settings) -> int:
     finally:
         home.close()
     return 0
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> int:
+    """Say that the port cannot be had; return the exit code."""
+    print(
+        f"gpuplane: cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+        "Set GPUPLANE_PORT to a free port, or 0 for any.",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -4,9 +4,7 @@ Owns how a decision of the core becomes the protocol's answer. Equal clusters, q
 give equal bytes, whichever replica answers.
 """
 
-import contextlib
 from collections.abc import Callable
-from itertools import compress
 
 import msgspec
 import numpy as np
@@ -85,16 +83,22 @@ class Answerer:
             raw, names = parts
             if raw in self._asked:
                 return self._asked[raw], _NULL, names
-            with contextlib.suppress(BadBody):
+            try:
                 pod = _pod_of(self._read.pod(raw))
-                if len(raw) <= MAX_POD_BYTES:
-                    if len(self._asked) >= MAX_KEPT_LISTS:
-                        del self._asked[next(iter(self._asked))]
-                    self._asked[raw] = pod
+            except BadBody:
+                pass
+            else:
+                self._remember(raw, pod)
                 return pod, _NULL, names
         # Read as a whole it is an error with the field's name, or something written otherwise.
         args = self._read.args(body)
         return _pod_of(args.pod), args.nodes, args.names
+
+    def _remember(self, raw: bytes, pod: PodFacts | None) -> None:
+        if len(raw) <= MAX_POD_BYTES:
+            if len(self._asked) >= MAX_KEPT_LISTS:
+                del self._asked[next(iter(self._asked))]
+            self._asked[raw] = pod
 
     # The three questions.
 
@@ -113,10 +117,9 @@ class Answerer:
             return _NO_NAMES + raw + _ALL_FIT
         view.state.refresh(self._now())
         candidates = view.candidates(raw, self._read)
-        fitting, failed, lasting = self._judge(view, pod, candidates)
-        if fitting is None:
+        listed, failed, lasting = self._judge(view, pod, candidates)
+        if listed is None:
             return _NO_NAMES + raw + _ALL_FIT
-        listed = b"[" + b",".join(fitting) + b"]"
         return b"".join((_NO_NAMES, listed, _FAILED, failed, _LASTING, lasting, _END))
 
     def prioritize(self, body: bytes) -> bytes:
@@ -207,10 +210,9 @@ class Answerer:
         if pod is not None and pod.is_judged:
             view.state.refresh(self._now())
             candidates = look_up(list(by_name), view.state.place_of)
-            fitting, failed, lasting = self._judge(view, pod, candidates)
-            if fitting is not None:
-                names = self._read.names(b"[" + b",".join(fitting) + b"]")
-                kept = [by_name[name] for name in names]
+            listed, failed, lasting = self._judge(view, pod, candidates)
+            if listed is not None:
+                kept = [by_name[name] for name in self._read.names(listed)]
         return b"".join(
             (
                 b'{"Nodes":{"metadata":{},"items":[',
@@ -228,8 +230,8 @@ class Answerer:
 
     def _judge(
         self, view: "_Views", pod: PodFacts, candidates: Candidates
-    ) -> tuple[list[bytes] | None, bytes, bytes]:
-        """Return (quoted names that fit or None for all, failed, failed for good)."""
+    ) -> tuple[bytes | None, bytes, bytes]:
+        """Return (the list of names that fit or None for all, failed, failed for good) as JSON."""
         state = view.state
         rendered = view.rendered(pod)
         wanted, reason = _gang_places(state, pod)
@@ -238,14 +240,12 @@ class Answerer:
             names = candidates.pick(view.texts.quoted)
             names += [encode(name) for name in candidates.unknown]
             said = encode(reason)
-            return [], b"", b",".join(name + b":" + said for name in names)
+            return b"[]", b"", b",".join(name + b":" + said for name in names)
         if wanted is not None:
             return self._judge_gang(pod, candidates, wanted, view.texts)
         if not candidates.unknown and rendered.fits_all(candidates):
             return None, b"", b""
-        parts = candidates.pick(rendered.fits)
-        fitting = [*filter(None, parts)]
-        outside = rendered.outside.intersection(candidates.places)
+        fitting, kept, outside = rendered.split(candidates)
         failed, lasting, counts = rendered.refusals(outside)
         for word, count in counts:
             self._refused(word.value, count)
@@ -253,12 +253,13 @@ class Answerer:
             said = encode(f"{Word.NOT_READY.value}: the extender has not seen this node yet")
             new = b",".join(encode(name) + b":" + said for name in candidates.unknown)
             failed = new if not failed else failed + b"," + new
-        view.remember(fitting, Candidates((*compress(candidates.places, parts),)))
-        return fitting, failed, lasting
+        listed = b"[" + b",".join(fitting) + b"]"
+        view.remember(listed, kept)
+        return listed, failed, lasting
 
     def _judge_gang(
         self, pod: PodFacts, candidates: Candidates, wanted: list[int], texts: NodeBytes
-    ) -> tuple[list[bytes], bytes, bytes]:
+    ) -> tuple[bytes, bytes, bytes]:
         places = set(wanted)
         quoted = candidates.pick(texts.quoted)
         pairs = list(zip(candidates.places, quoted, strict=True))
@@ -266,7 +267,7 @@ class Answerer:
         there = texts.names[wanted[0]]
         said = encode(f"{Word.GANG.value}: its place in gang {pod.gang} is on {there}")
         lasting = [name + b":" + said for place, name in pairs if place not in places]
-        return fitting, b"", b",".join(lasting)
+        return b"[" + b",".join(fitting) + b"]", b"", b",".join(lasting)
 
     def _score(self, view: "_Views", pod: PodFacts | None, candidates: Candidates) -> list[bytes]:
         zero = [b'{"Host":%b,"Score":0}' % encode(name) for name in candidates.unknown]
@@ -328,10 +329,10 @@ class _Views:
         self._keep(raw, found)
         return found
 
-    def remember(self, fitting: list[bytes], candidates: Candidates) -> None:
+    def remember(self, listed: bytes, candidates: Candidates) -> None:
         """Expect the nodes that fit to be asked about next."""
-        if fitting:
-            self._keep(b"[" + b",".join(fitting) + b"]", candidates)
+        if candidates.places:
+            self._keep(listed, candidates)
 
     def _keep(self, raw: bytes, candidates: Candidates) -> None:
         if len(raw) > MAX_LIST_BYTES:

@@ -61,6 +61,29 @@ def assign(
     return Held(takes, tuple(state.disputed))
 
 
+def assign_more(
+    index: int, record: NodeRecord, held: Iterable[Take], pods: Iterable[PodFacts]
+) -> Mapping[str, tuple[Take, ...]] | None:
+    """Return what further pods of a node hold, None where their annotations do not say it.
+
+    Where no claim stands, and every pod has what its annotation says, the order of the pods says
+    nothing, and `assign` of all of them comes to the same.
+
+    Args:
+        index: The node's place in the fleet.
+        record: The node.
+        held: What the other pods have by their annotations.
+        pods: The further ones.
+    """
+    state = _Node(index, record)
+    for take in held:
+        state.keep(take)
+    for pod in pods:
+        if not (pod.gpu_ids and state.take_named(pod, pod.gpu_ids)):
+            return None
+    return {uid: tuple(found) for uid, found in state.takes.items()}
+
+
 class _Node:
     def __init__(self, index: int, record: NodeRecord) -> None:
         self._index = index
@@ -72,6 +95,12 @@ class _Node:
         }
         self.takes: dict[str, list[Take]] = {}
         self.disputed: list[str] = []
+
+    def keep(self, take: Take) -> None:
+        """Leave to others what they have."""
+        self._free &= ~take.gpu_mask
+        if take.mig is not None:
+            self._instances.discard(take.mig)
 
     def take_named(self, pod: PodFacts, ids: tuple[str, ...]) -> bool:
         """Give a pod the devices that are named, unless somebody has them."""

@@ -6,14 +6,14 @@ found and compared by a few operations on arrays. A hash decides nothing: every 
 compared. A list with a name that is not known, or written otherwise, is left to a reader of JSON.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+_T = TypeVar("_T")
 Places = np.ndarray[Any, np.dtype[np.int64]]
 _Words = np.ndarray[Any, np.dtype[np.uint64]]
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -54,16 +54,21 @@ class Candidates:
         self.places = places
         self.unknown = unknown
         self.column = column
-        self._pick: Callable[[list[bytes]], Any] | None = None
+        self._pick: Callable[[Any], Any] | None = None
 
-    def pick(self, column: list[bytes]) -> list[bytes]:
+    def pick(self, column: Sequence[_T]) -> list[_T]:
         """Return the entries of a column by node, in the order of the question."""
+        return [*self.choose(column)]
+
+    def choose(self, column: Sequence[_T]) -> Sequence[_T]:
+        """Return the same, not to be written to."""
         if len(self.places) < 2:
             return [column[place] for place in self.places]
         if self._pick is None:
             # The quickest way through thousands of entries: no call for each.
             self._pick = itemgetter(*self.places)
-        return [*self._pick(column)]
+        chosen: tuple[_T, ...] = self._pick(column)
+        return chosen
 
     def find(self, place: int) -> int | None:
         """Return the position of a node, None where it is no candidate."""
@@ -85,9 +90,11 @@ class Candidates:
 def look_up(names: list[str], place_of: Mapping[str, int]) -> Candidates:
     """Return the nodes of these names, each looked up."""
     if len(names) > 1:
-        with contextlib.suppress(KeyError):
+        try:
             # The quickest way through hundreds of names: no call for each.
             return Candidates(itemgetter(*names)(place_of))
+        except KeyError:
+            pass  # each is looked up; `contextlib.suppress` takes 3 % of a question
     known = [place_of[name] for name in names if name in place_of]
     return Candidates(known, [name for name in names if name not in place_of])
 

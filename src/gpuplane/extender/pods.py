@@ -201,7 +201,7 @@ def facts_of(view: PodView) -> PodFacts | None:
         cpu_milli=cpu,
         memory_mib=memory,
         ephemeral_mib=ephemeral,
-        gpu_ids=tuple(part.strip() for part in ids.split(",") if part.strip()),
+        gpu_ids=tuple(part.strip() for part in ids.split(",") if part.strip()) if ids else (),
         gang=gang,
         gang_size=size,
         rank=rank,
@@ -261,13 +261,14 @@ def _whole(amounts: Amounts) -> tuple[int, str]:
 
 
 def _mig(amounts: Amounts) -> tuple[str, int]:
+    asked = [name for name in amounts if name.startswith(names.MIG_PREFIX) and amounts[name]]
+    if not asked:
+        return "", 0
+    # A resource's name may not have the plus sign of `1g.10gb+me`.
     found = sorted(
-        # A resource's name may not have the plus sign of `1g.10gb+me`.
-        (name.removeprefix(names.MIG_PREFIX).replace(".me", "+me"), count)
-        for name, count in amounts.items()
-        if count and name.startswith(names.MIG_PREFIX)
+        (name.removeprefix(names.MIG_PREFIX).replace(".me", "+me"), amounts[name]) for name in asked
     )
-    return (found[0][0], sum(count for _, count in found)) if found else ("", 0)
+    return found[0][0], sum(count for _, count in found)
 
 
 def _request_of(spec: Spec) -> Amounts:
@@ -276,7 +277,7 @@ def _request_of(spec: Spec) -> Amounts:
     Source: Kubernetes, "Resource sharing within containers" of init and sidecar containers: the
     containers and sidecars together, or the most that starting up takes, whichever is more.
     """
-    total = _sum(each.resources for each in spec.containers or ())
+    total = _sum([each.resources for each in spec.containers or ()])
     if spec.init_containers:
         beside: Amounts = {}
         starting: Amounts = {}
@@ -305,7 +306,8 @@ def _sum(parts: Iterable[Resources | None]) -> Amounts:
             # What has a limit and no request asks for its limit.
             asked = {**each.limits, **asked}
         for name, value in asked.items():
-            total[name] = total.get(name, 0) + amount_of(name, value)
+            amount = amount_of(name, value)
+            total[name] = total[name] + amount if name in total else amount
     return total
 
 

@@ -5,6 +5,8 @@ they are is the core's row. An answer over HTTP is then a few look-ups and one j
 """
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -12,16 +14,20 @@ import numpy as np
 from gpuplane.core.fleet.columns import Fleet
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling import filters
-from gpuplane.core.scheduling.bench import NOT_FIT, Row
+from gpuplane.core.scheduling.bench import MAX_REMEMBERED, NOT_FIT, Row
 from gpuplane.core.scheduling.explain import describe_request
 from gpuplane.core.scheduling.filters import PERMANENT_WORDS
-from gpuplane.core.scheduling.scores import score_of_rank
-from gpuplane.extender.naming import Candidates
+from gpuplane.core.scheduling.scores import follows_from_state, score_of_rank
+from gpuplane.extender.naming import Candidates, Places
 
 MOST_POINTS = 10
 """`MaxExtenderPriority` of k8s.io/kube-scheduler/extender/v1. Only the best candidate gets them: of
 all candidates kube-scheduler takes the core's choice unless its own scores speak against it."""
 _OTHERS = MOST_POINTS - 1
+_UNJUDGED: Final = 0
+_WORDS: Final = (None, *Word)
+"""By code, as a column of small numbers has them."""
+_CODE_OF: Final = {word: code for code, word in enumerate(_WORDS)}
 
 
 def encode(value: object) -> bytes:
@@ -50,9 +56,8 @@ class Rendered:
     """The bytes of one class.
 
     Attributes:
-        fits: The quoted name of each node where the class fits, empty elsewhere, by node.
         scored: A `HostPriority` by node, never with the most points.
-        outside: The nodes where it does not fit, and the same as a column.
+        is_outside: The nodes where it does not fit, shape (node,). `outside`: the same by node.
     """
 
     def __init__(self, row: Row, texts: NodeBytes, is_neutral: Callable[[int], bool]) -> None:
@@ -60,15 +65,18 @@ class Rendered:
         self._texts = texts
         self._is_neutral = is_neutral
         self._fleet: Fleet = row.fleet
-        self._refused: dict[Word, set[int]] = {}
-        self._parts: dict[int, bytes] = {}
-        self._unjudged: set[int] = set()
         self._said: dict[Word, bytes] = {}
         count = len(self._fleet)
-        self.fits: list[bytes] = [b""] * count
         self.scored: list[bytes] = [b""] * count
-        self.outside = set(range(count))
+        self.outside = [True] * count
         self.is_outside = np.ones(count, dtype=np.bool_)
+        # Why each of them is refused, looked up when somebody asks, and how it is written.
+        self._code = np.full(count, _UNJUDGED, dtype=np.uint8)
+        self._parts: list[bytes] = [b""] * count
+        self._by_state = follows_from_state(row.context)
+        self._word_of: dict[int, Word] = {}
+        self._epoch = self._fleet.epoch
+        self._active = filters.list_active(row.need, filters.FILTERS)
         self._seen = self._fleet.clock
         self._set(range(count))
 
@@ -76,7 +84,15 @@ class Rendered:
         """Return whether the class fits every candidate."""
         if candidates.column is not None:
             return not self.is_outside[candidates.column].any()
-        return self.outside.isdisjoint(candidates.places)
+        return True not in candidates.choose(self.outside)
+
+    def split(self, candidates: Candidates) -> tuple[Sequence[bytes], Candidates, Places]:
+        """Return the quoted names of those that fit, the same as candidates, and the others."""
+        column = candidates.as_column()
+        is_outside = self.is_outside[column]
+        kept = column[~is_outside]
+        fitting = Candidates(kept.tolist(), (), kept)
+        return fitting.choose(self._texts.quoted), fitting, column[is_outside]
 
     def refresh(self) -> None:
         """Look again at the nodes that changed; the row is up to date."""
@@ -88,20 +104,16 @@ class Rendered:
 
     def _set(self, nodes: Sequence[int] | dict[int, None] | range) -> None:
         ranks = self.row.ranks
-        fits, scored, texts = self.fits, self.scored, self._texts
+        scored, texts, outside = self.scored, self._texts, self.outside
         values = ranks.tolist() if len(nodes) * 8 > len(ranks) else None
         for node in nodes:
             rank = int(ranks[node]) if values is None else values[node]
-            is_neutral = rank == NOT_FIT and self._is_neutral(node)
-            if rank == NOT_FIT and not is_neutral:
-                fits[node] = b""
-                self.outside.add(node)
-                self.is_outside[node] = True
-                self._unjudged.add(node)
-            else:
-                fits[node] = texts.quoted[node]
-                self.outside.discard(node)
-                self.is_outside[node] = False
+            if rank == NOT_FIT and not self._is_neutral(node):
+                self._code[node] = _UNJUDGED
+                if not outside[node]:
+                    outside[node] = self.is_outside[node] = True
+            elif outside[node]:
+                outside[node] = self.is_outside[node] = False
             points = 0 if rank == NOT_FIT else self.points_of(rank, node)
             scored[node] = texts.scored(node, points)
 
@@ -114,27 +126,39 @@ class Rendered:
         return self._texts.scored(node, MOST_POINTS)
 
     def _find_word(self, node: int) -> Word:
-        """Return the first filter that refuses a node."""
+        """Return the first filter that refuses a node.
+
+        Filters that look at what is free look at a node's state alone: one look for each state.
+        """
+        if not (self._by_state and self.row.suits(node)):
+            return self._ask(node)
+        fleet = self._fleet
+        if self._epoch != fleet.epoch:
+            self._epoch = fleet.epoch
+            self._word_of.clear()
+        state = fleet.state_of[node]
+        known = self._word_of.get(state)
+        if known is None:
+            if len(self._word_of) >= MAX_REMEMBERED:
+                self._word_of.clear()
+            known = self._word_of[state] = self._ask(node)
+        return known
+
+    def _ask(self, node: int) -> Word:
         need, fleet = self.row.need, self._fleet
         where = slice(node, node + 1)
-        return next(
-            (
-                each.word
-                for each in filters.list_active(need, filters.FILTERS)
-                if not each.passes(need, fleet, where)[0]
-            ),
-            Word.GPU_COUNT,
-        )
+        for each in self._active:
+            if not each.passes(need, fleet, where)[0]:
+                return each.word
+        return Word.GPU_COUNT
 
-    def _judge(self, nodes: set[int]) -> None:
+    def _judge(self, nodes: Sequence[int]) -> None:
         """Note why these nodes are refused now."""
+        quoted = self._texts.quoted
         for node in nodes:
             word = self._find_word(node)
-            for each in self._refused.values():
-                each.discard(node)
-            self._refused.setdefault(word, set()).add(node)
-            self._parts[node] = self._texts.quoted[node] + b":" + self.said(word)
-        self._unjudged -= nodes
+            self._code[node] = _CODE_OF[word]
+            self._parts[node] = quoted[node] + b":" + self.said(word)
 
     def said(self, word: Word) -> bytes:
         """Return the message for nodes that a filter refuses, as JSON."""
@@ -144,23 +168,31 @@ class Rendered:
             text = self._said[word] = encode(f"{word.value}: needs {asked}")
         return text
 
-    def refusals(self, nodes: set[int]) -> tuple[bytes, bytes, list[tuple[Word, int]]]:
+    def refusals(self, nodes: Places) -> tuple[bytes, bytes, list[tuple[Word, int]]]:
         """Return what fails now, what fails for good, as JSON without braces, and counts by word.
 
         Args:
-            nodes: Some of `outside`.
+            nodes: Some of those where the class does not fit.
         """
-        unjudged = self._unjudged & nodes
-        if unjudged:
-            self._judge(unjudged)
+        codes = self._code[nodes]
+        unjudged = nodes[codes == _UNJUDGED]
+        if len(unjudged):
+            self._judge(unjudged.tolist())
+            codes = self._code[nodes]
         failed: list[bytes] = []
         lasting: list[bytes] = []
         counts = []
-        for word, refused in sorted(self._refused.items()):
-            # What was refused before and fits now is still in its set.
-            there = refused & nodes
-            if there:
-                counts.append((word, len(there)))
-                chosen = lasting if word in PERMANENT_WORDS else failed
-                chosen += map(self._parts.__getitem__, sorted(there))
+        for word in sorted(_WORDS[code] for code in np.flatnonzero(np.bincount(codes)).tolist()):
+            there = np.sort(nodes[codes == _CODE_OF[word]])
+            counts.append((word, len(there)))
+            chosen = lasting if word in PERMANENT_WORDS else failed
+            chosen += _pick(self._parts, there)
         return b",".join(failed), b",".join(lasting), counts
+
+
+def _pick(column: list[bytes], places: Places) -> tuple[bytes, ...]:
+    """Return the entries of a column at these places, in their order."""
+    if len(places) < 2:
+        return tuple(column[place] for place in places.tolist())
+    chosen: tuple[bytes, ...] = itemgetter(*places.tolist())(column)
+    return chosen

@@ -8,7 +8,7 @@ objects give the same state.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from gpuplane.core.fleet.columns import Fleet, Take
@@ -19,7 +19,7 @@ from gpuplane.core.scheduling.large import LargeClass
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.extender.gangs import HOLD_MS, GangPlan, plan_gangs
-from gpuplane.extender.holdings import assign
+from gpuplane.extender.holdings import assign, assign_more
 from gpuplane.extender.nodes import Claim, NodeRecord
 from gpuplane.extender.pods import PodFacts
 
@@ -41,6 +41,13 @@ def typical_mix(sizes: Iterable[int] = TYPICAL_SIZES) -> TypicalMix:
     classes = tuple(TypicalClass(0, 1000, size, "") for size in chosen)
     largest = tuple((LargeClass(size, 0, 0, ""), 1) for size in chosen[::-1] if size > 1)
     return TypicalMix(classes, (1,) * len(classes), largest)
+
+
+class _Told(NamedTuple):
+    """A node, and its pods, each of which has what its annotation says."""
+
+    record: NodeRecord
+    pods: Mapping[str, PodFacts]
 
 
 class ClusterState:
@@ -67,6 +74,7 @@ class ClusterState:
         self._gangs: dict[str, dict[str, PodFacts]] = {}
         self._takes: dict[str, Mapping[str, tuple[Take, ...]]] = {}
         self._disputed: dict[str, tuple[str, ...]] = {}
+        self._told: dict[str, _Told] = {}
         self._claiming: set[str] = set()
         self._gone: dict[str, None] = {}
         self._kept: list[Take] = []
@@ -239,7 +247,7 @@ class ClusterState:
         # Fresh names lie side by side in memory: with thousands of nodes that halves a look-up.
         names = [node.name.encode() for node in self.fleet.nodes]
         self.place_of = {name.decode(): i for i, name in enumerate(names)}
-        self._takes, self._disputed = {}, {}
+        self._takes, self._disputed, self._told = {}, {}, {}
         for name in sorted({*self._on_node, *self._claiming}):
             self._look_at(name, now)
         self._is_stale = False
@@ -258,10 +266,10 @@ class ClusterState:
         after: Mapping[str, tuple[Take, ...]] = {}
         if index is not None and record is not None and record.is_ours:
             claims = [each for each in record.claims if self._stands(each, name, now)]
-            held = assign(index, record, self._on_node.get(name, {}).values(), claims)
-            after = self._takes[name] = held.takes
-            if held.disputed:
-                self._disputed[name] = held.disputed
+            pods = self._on_node.get(name, {})
+            more = None if claims else self._look_at_changed(index, record, pods, before)
+            after = self._look_at_all(index, record, pods, claims) if more is None else more
+            self._takes[name] = after
         for uid, takes in before.items():
             if after.get(uid) != takes:
                 for take in takes:
@@ -270,6 +278,43 @@ class ClusterState:
             if before.get(uid) != takes:
                 for take in takes:
                     self.fleet.allocate(take)
+
+    def _look_at_all(
+        self, index: int, record: NodeRecord, pods: Mapping[str, PodFacts], claims: list[Claim]
+    ) -> Mapping[str, tuple[Take, ...]]:
+        """Return what the pods of a node hold, each looked at."""
+        name = record.facts.name
+        held = assign(index, record, pods.values(), claims)
+        if held.disputed:
+            self._disputed[name] = held.disputed
+        self._told.pop(name, None)
+        if not claims and not held.disputed and all(pod.gpu_ids for pod in pods.values()):
+            self._told[name] = _Told(record, dict(pods))
+        return held.takes
+
+    def _look_at_changed(
+        self,
+        index: int,
+        record: NodeRecord,
+        pods: Mapping[str, PodFacts],
+        before: Mapping[str, tuple[Take, ...]],
+    ) -> Mapping[str, tuple[Take, ...]] | None:
+        """Return what the pods of a node hold where only those that changed say something new."""
+        name = record.facts.name
+        told = self._told.get(name)
+        if told is None or told.record is not record:
+            return None
+        known = told.pods
+        stay = {uid: before[uid] for uid, pod in known.items() if pods.get(uid) is pod}
+        if len(stay) < len(pods):
+            held = [take for takes in stay.values() for take in takes]
+            fresh = [pod for uid, pod in pods.items() if uid not in stay]
+            more = assign_more(index, record, held, fresh)
+            if more is None:
+                return None
+            stay.update(more)
+        self._told[name] = _Told(record, dict(pods))
+        return stay
 
     def _stands(self, claim: Claim, node: str, now: int) -> bool:
         """Tell whether a claim still keeps something: not for a pod that is gone or elsewhere."""

@@ -124,6 +124,7 @@ class AcceleratorFacts:
             `instance-type`, `capacity`, or `none`.
         gpus: Its devices, by index.
         mig: Allocatable MIG instances, profile to count (strategy `mixed`).
+        cut: How many of its devices these lie on: the last ones, as nothing tells which.
         shares: How many the device plugin offers of each device (time-slicing, HAMi), at least 1.
         notes: What is amiss, in sentences.
     """
@@ -134,6 +135,7 @@ class AcceleratorFacts:
     gpus: tuple[GpuFacts, ...] = ()
     mig: dict[str, int] = field(default_factory=dict)
     shares: int = 1
+    cut: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -151,17 +153,17 @@ def read_accelerators(node: Mapping[str, Any]) -> AcceleratorFacts:
     offered, usable = _count(capacity.get(resource)), _count(allocatable.get(resource))
     mig = _mig(allocatable)
     if told:
-        shares = max(1, offered // len(told))
-        return AcceleratorFacts(vendor, resource, "hami", told, mig, shares)
+        cut = (_cut_count(mig) if offered else len(told)) if mig else 0
+        shares = max(1, offered // max(1, len(told) - cut))
+        return AcceleratorFacts(vendor, resource, "hami", told, mig, shares, min(cut, len(told)))
     shares = max(1, _number(labels.get("nvidia.com/gpu.replicas"), 1))
     listed = _number(labels.get("nvidia.com/gpu.count"), 0)
-    count = offered // shares or (listed if mig or not offered else 0)
+    whole = offered // shares
+    count = max(listed, whole + _cut_count(mig)) if mig else whole or (0 if offered else listed)
     notes: tuple[str, ...] = ()
     if not offered and not mig:
         count = count or (guess.count if guess is not None else 0)
         notes = (f"It has devices of {vendor}, but no device plugin offers {resource}.",)
-    if mig and not count:
-        count = _cut_count(mig)
     memory = _memory(labels, product)
     sound = count if mig else usable // shares
     uid = str(metadata.get("uid") or metadata.get("name") or "")
@@ -176,7 +178,8 @@ def read_accelerators(node: Mapping[str, Any]) -> AcceleratorFacts:
         )
         for index in range(min(count, MOST_DEVICES))
     )
-    return AcceleratorFacts(vendor, resource, method, gpus, mig, shares, notes)
+    cut = max(0, len(gpus) - whole) if mig else 0
+    return AcceleratorFacts(vendor, resource, method, gpus, mig, shares, cut, notes)
 
 
 def read_pci(labels: Mapping[str, str]) -> set[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuplane.core.nodedetails import NodeDetails
 from gpuplane.core.quantities import BadQuantity, mib_of, milli_of
+from gpuplane.core.workloads import NetworkLevel
 from gpuplane.kube.accelerators import (
     INSTANCE_TYPE,
     NFD,
@@ -20,25 +21,36 @@ from gpuplane.kube.accelerators import (
     read_pci,
 )
 
-__all__ = ["AcceleratorFacts", "GpuFacts", "NodeFacts", "NodeKind", "read_node"]
+__all__ = [
+    "LEVEL_LABELS",
+    "AcceleratorFacts",
+    "GpuFacts",
+    "NodeFacts",
+    "NodeKind",
+    "read_node",
+]
 
 TOPOLOGY = "gpuplane.io/topology"
 """Label (a named topology) or annotation (text of `nvidia-smi topo -m`) of a node."""
 CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 """Labels, and keys of taints, of nodes that run the control plane."""
-_RACKS = (
+RACK_LABELS = (
     "gpuplane.io/rack",
     "cloud.provider.com/topology-rack",
     "cloud.google.com/gce-topology-subblock",
     "topology.k8s.aws/network-node-layer-3",
     "nvidia.com/gpu.clique",
 )
-_BLOCKS = (
+"""Labels by which a node's rack is told, the first one that it has."""
+BLOCK_LABELS = (
     "gpuplane.io/block",
     "cloud.provider.com/topology-block",
     "cloud.google.com/gce-topology-block",
     "topology.k8s.aws/network-node-layer-2",
 )
+"""The same of its block."""
+LEVEL_LABELS = {NetworkLevel.RACK: RACK_LABELS, NetworkLevel.BLOCK: BLOCK_LABELS}
+"""Labels that a level of the network has, for instance in a Topology."""
 _DRIVER_LABELS = (
     "nvidia.com/cuda.driver-version.full",
     "amd.com/gpu.driver-version",
@@ -171,8 +183,8 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         core_count=logical // (threads or 1),
         hardware=_hardware(labels, accelerators, capacity),
         topology=annotations.get(TOPOLOGY) or labels.get(TOPOLOGY) or None,
-        rack=_first(labels, _RACKS),
-        block=_first(labels, _BLOCKS),
+        rack=_first(labels, RACK_LABELS),
+        block=_first(labels, BLOCK_LABELS),
         rdma_fabric=labels.get("gpuplane.io/rdma-fabric", "")[:100],
     )
 

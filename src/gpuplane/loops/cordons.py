@@ -93,6 +93,27 @@ class Cordons:
         return failed
 
 
+async def lift_all(client: KubeClient, known_ids: Collection[str]) -> tuple[str, ...]:
+    """Take every cordon of ours off the Nodes of a cluster; return the names of those Nodes.
+
+    Args:
+        client: Of the cluster.
+        known_ids: Its ids here.
+
+    Raises:
+        Forbidden: If the account may not patch nodes and there is one to be lifted.
+        Conflict: If a Node is changed by others all the time.
+    """
+    lifted = []
+    for found in await client.list(NODE):
+        metadata = found["metadata"]
+        if (metadata.get("annotations") or {}).get(MARK) not in known_ids:
+            continue
+        if await _lift(client, metadata["name"], known_ids):
+            lifted.append(metadata["name"])
+    return tuple(lifted)
+
+
 async def _cordon(client: KubeClient, name: str, cluster_id: str) -> None:
     """Cordon a Node and mark it; one that is cordoned already is not ours to undo."""
     found = await client.find(NODE, name)

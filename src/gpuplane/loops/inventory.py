@@ -130,7 +130,9 @@ class InventoryLoop:
         self, cluster: Cluster, backend: object, seen: Sequence[NodeObservation]
     ) -> None:
         """Bring the cordons on a Kubernetes cluster to those wanted here; tell what fails, once."""
-        if not isinstance(backend, ReachesKubernetes):
+        # One that is being deleted has them taken off: they are not put on again meanwhile.
+        is_leaving = cluster.state is ClusterState.DELETING
+        if is_leaving or not isinstance(backend, ReachesKubernetes):
             return
         wanted = await self._database.read(lambda s: nodes.list_cordoned(s, cluster.id))
         failed = await self._cordons.keep(backend.client, cluster.known_ids, seen, wanted)

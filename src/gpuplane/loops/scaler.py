@@ -53,14 +53,16 @@ class Scaler:
         plans = await self._database.read(lambda s: jobs.load_scale_plans(s, attempts, around))
         told: list[Attempt] = []
         for job, attempt, plan in plans:
-            backend: object = self._backends.find(attempt.cluster_id)
-            if not isinstance(backend, Scales):
+            backend = self._backends.find(attempt.cluster_id)
+            scales: object = backend
+            if backend is None or not isinstance(scales, Scales):
                 continue  # served by another process, or not just now
             try:
                 values = await self._reveal(job)
                 failpoint("dispatcher.scale:before")
-                await backend.scale(plan, values, attempt.grace_s)
+                await scales.scale(plan, values, attempt.grace_s)
                 failpoint("dispatcher.scale:after")
+                await self.end_unstarted(attempt, backend)
             except (StaleEpoch, Tombstoned) as error:
                 log.info("attempt %s is scaled no more: %s", attempt.id, error.message)
                 continue
@@ -78,14 +80,21 @@ class Scaler:
         return len(told)
 
     async def end_unstarted(self, attempt: Attempt, backend: Backend) -> bool:
-        """End what of an evicted attempt its backend never knew; True if nothing else is left.
+        """End replicas that were asked to go before their backend knew them.
+
+        What it was told last forbids that they start: an eviction, or a scale without them.
+
+        Returns:
+            Whether that was the end of an evicted attempt, because nothing else of it is left.
 
         Raises:
             Unavailable: If the backend cannot say now what it knows.
         """
         if attempt.replicas_wanted is None or attempt.ensured_at is None:
             return False
-        if attempt.replicas and attempt.scale_number == attempt.scale_told:
+        stops = attempt.state == "stopping"
+        unseen = [r for r in attempt.replicas if r.phase == "pending" and (stops or r.leaving_at)]
+        if not unseen and (attempt.replicas or not stops):
             return False
         seen = await backend.observe()
         known = frozenset(r.rank for r in seen.replicas if r.ref.attempt_id == attempt.id)

@@ -344,6 +344,7 @@ BODIES: dict[str, Body] = {
     "POST /jobs": _job_body,
     "POST /jobs/estimate": _job_body,
     "PUT /jobs/{job_id}/priority": lambda w, _: {"priority": "low"},
+    "PUT /jobs/{job_id}/scale": lambda w, _: {"replicas": 1},
     "POST /jobs/{job_id}/exec": lambda w, _: {"command": ["true"]},
     "POST /jobs/{job_id}/progress": lambda w, _: {"progress": 0.5},
     "POST /jobs/{job_id}/checkpoints": lambda w, _: {"path": "x"},

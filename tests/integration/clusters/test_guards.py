@@ -96,6 +96,8 @@ async def test_a_deleted_cluster_is_found_by_rows_that_tell_of_it_and_changed_by
     cluster, _ = await shelf.delete(await shelf.available())
     await shelf.do(clusters.remove, cluster.id, shelf.now)
     assert (await shelf.cluster(cluster.id)).deleted_at == shelf.now
+    names = await shelf.database.read(clusters.names_of_all)
+    assert names[cluster.id] == f"{cluster.name} (deleted)"
     for verb, arguments in (
         (clusters.freeze, (str(cluster.id), "why", "ada", shelf.now)),
         (clusters.change, (cluster.id, {"role": "manager"}, "ada", shelf.now)),

@@ -144,13 +144,40 @@ async def test_the_eleventh_registration_within_a_minute_is_told_when_to_come_ba
     tmp_path: Path,
 ) -> None:
     async with inside(tmp_path) as it:
-        body = {"name": "east", "kubeconfig": "{"}
+        unreadable = {"name": "east", "kubeconfig": "{"}
+        for _ in range(15):  # what reaches out to nobody is not counted
+            assert (await it.client.post("/clusters", json=unreadable)).status_code == 422
+        assert (await it.client.post("/clusters", json={"name": "east"})).status_code == 422
+        body = {"name": "east", "kubeconfig": text_of()}
         answers = [await it.client.post("/clusters", json=body) for _ in range(11)]
         assert [answer.status_code for answer in answers] == [*[422] * 10, 429]
         refused = answers[-1]
         assert refused.json()["code"] == "rate_limit"
         assert 1 <= int(refused.headers["Retry-After"]) <= 6
         assert (await it.client.get("/clusters")).status_code == 200
+
+
+async def test_an_empty_kubeconfig_is_called_empty(world: World) -> None:
+    for text in ("", " \n"):
+        body = {"name": "east", "kubeconfig": text}
+        problem = (await world.server.http.post("/api/v1/clusters", json=body)).json()
+        assert (problem["field"], problem["errors"][0]["reason"]) == (
+            "kubeconfig", "The kubeconfig is empty.",
+        )  # fmt: skip
+        assert "kubectl config view" in problem["fix"]
+
+
+async def test_how_services_are_exposed_and_reports_kept_is_set_and_shown(world: World) -> None:
+    before = await world.ask("GET", "/clusters/sim")
+    assert (before["expose"], before["report_image"]) == ("asked", "")
+    body = {"expose": "all", "report_image": "busybox:1.36"}
+    changed = await world.ask("PATCH", "/clusters/sim", json=body)
+    assert {name: changed[name] for name in body} == body
+    kept = await world.ask("PATCH", "/clusters/sim", json={"report_image": ""})
+    assert (kept["expose"], kept["report_image"]) == ("all", "")
+    for name, value in (("expose", "some"), ("report_image", "a b")):
+        refused = await world.ask("PATCH", "/clusters/sim", 422, json={name: value})
+        assert refused["field"] == name
 
 
 async def test_keys_are_shown_once_and_taken_back(world: World) -> None:

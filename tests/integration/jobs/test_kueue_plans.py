@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpuplane.db.sessions import WriteSession
+from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import Seen, SeenKind
 from gpuplane.kit.access import Role
@@ -22,11 +24,25 @@ async def see(world: World, *objects: Seen) -> None:
 def a_queue(used: int = 0, flavor: str = H100, **state: Any) -> Seen:
     group = {
         "coveredResources": ["nvidia.com/gpu"],
-        "flavors": [{"name": flavor, "resources": [{"name": "nvidia.com/gpu", "nominal": 8000}]}],
+        "flavors": [
+            {"name": flavor, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8000}]}
+        ],
     }
-    told = {"flavor": flavor, "resource": "nvidia.com/gpu", "total": used}
+    told = {
+        "flavor": flavor, "resource": "nvidia.com/gpu", "total": used, "totalText": f"{used}m",
+        "borrowedText": "0",
+    }  # fmt: skip
     told_of = {"active": True, "pending": 2, "admitted": 1, "used": [told], **state}
     return Seen(SeenKind.CLUSTER_QUEUE, "", "q", True, {"resourceGroups": [group]}, told_of)
+
+
+async def declare(world: World, model: str) -> None:
+    """Give the queue its quota for one model alone, here and on its cluster."""
+    flavors = [{"name": model, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8}]}]
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+    await world.ask("PUT", "/clusters/sim/quotas/q", json={"resourceGroups": groups})
+    said = {"reason": "Ready", "message": "", "reserving": 0, "weightedShare": 0}
+    await see(world, a_queue(flavor=model, **said))
 
 
 async def plan(world: World, **fields: Any) -> dict[str, Any]:
@@ -93,6 +109,40 @@ async def test_a_flavor_of_others_stands_for_the_nodes_with_its_labels(kueue: Wo
     await see(kueue, a_queue(flavor="fast"), Seen(SeenKind.FLAVOR, "", "fast", False, {}))
     await kueue.loops["scheduler"].run_once()
     assert (await kueue.job(job["id"]))["reason"] == "WaitingForAdmission"
+
+
+async def test_an_offered_job_whose_queue_loses_its_model_says_so_until_it_has_it_again(
+    kueue: World,
+) -> None:
+    job, offer = await offered(kueue)
+    await kueue.server.database.write(
+        "tests.note",
+        partial(
+            jobs.note_admission,
+            attempt_id=offer.attempt_id,
+            reason="Pending",
+            message="insufficient unused quota",
+            admitted_at=None,
+            usage_of={},
+            cluster_queue="",
+        ),
+    )  # fmt: skip - the call reads as one line
+    before = await kueue.job(job["id"])
+    assert before["reason"] == "WaitingForAdmission"
+    await declare(kueue, T4)
+    await kueue.loops["scheduler"].run_once()
+    found = await kueue.job(job["id"])
+    assert (found["status"], found["reason"]) == ("queued", "NoQuotaForGpuModel")
+    assert f"has quota for {T4}, and it asks for {H100}" in found["status_message"]
+    await kueue.loops["scheduler"].run_once()
+    assert await kueue.job(job["id"]) == found
+    await declare(kueue, H100)
+    await kueue.loops["scheduler"].run_once()
+    after = await kueue.job(job["id"])
+    assert (after["reason"], after["status_message"]) == (
+        "WaitingForAdmission", before["status_message"],
+    )  # fmt: skip
+    assert len(await kueue.server.database.read(jobs.list_offers)) == 1
 
 
 async def test_a_forecast_of_such_a_cluster_names_no_instants(kueue: World) -> None:

@@ -65,7 +65,6 @@ async def test_jobs_are_listed_newest_first(world: World) -> None:
         ("source_id=00000000-0000-7000-8000-000000000001", ["delta"]),
         ("source_type=direct&limit=2", ["gamma", "beta"]),
         ("cluster=sim&limit=1", ["delta"]),
-        ("cluster=nowhere", []),
         ("status=completed", []),
         ("status=queued&status=running&label=team=red", ["alpine", "alpha"]),
     ],
@@ -73,6 +72,12 @@ async def test_jobs_are_listed_newest_first(world: World) -> None:
 async def test_a_filter_narrows_the_list(any_world: World, query: str, expected: list[str]) -> None:
     await fill(any_world)
     assert await names(any_world, query) == expected
+
+
+async def test_a_list_of_a_cluster_that_is_not_there_is_refused_by_field(world: World) -> None:
+    refused = await world.ask("GET", "/jobs?cluster=nowhere", 404)
+    assert (refused["field"], refused["detail"]) == ("cluster", "There is no cluster 'nowhere'.")
+    assert "sim" in refused["fix"]
 
 
 async def test_a_list_is_narrowed_by_when_jobs_were_created(world: World) -> None:

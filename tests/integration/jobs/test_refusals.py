@@ -23,6 +23,7 @@ PAST = "2020-01-01T00:00:00Z"
         ({"spec": {"comand": []}}, "spec.comand", "command"),
         ({"gpu_count": "two"}, "gpu_count", "quotes"),
         ({"spec": {"command": [""]}}, "spec.command", "program"),
+        ({"spec": {"command": []}}, "spec", "list"),
         ({"spec": {"secrets": [{"name": "nobodys"}]}}, "spec.secrets[0].name", "secrets set"),
         ({"gpu_count": -1}, "gpu_count", ""),
         ({"gpu_count": 10**9}, "gpu_count", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 from uuid import UUID
 
@@ -250,3 +251,46 @@ async def test_a_replica_that_is_lost_is_no_shrinking_and_ends_the_attempt(world
     assert (found["status"], found["reason"]) == ("failed", "NodeLost")
     assert await _held(world) == []
     assert await _faults(world) == []
+
+
+async def test_histories_of_scaling_keep_every_promise(world: World) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    ids = [(await _service(world, name=f"web-{n}"))["id"] for n in range(2)]
+    for number in range(40):
+        at = chance.randrange(2)
+        ids[at] = await _step(world, chance, ids[at], f"web-{number}")
+        assert await _faults(world) == [], f"seed {seed}, step {number}"
+    for job_id in ids:
+        await world.http.delete(f"/api/v1/jobs/{job_id}")
+    await world.turn(3)
+    assert await _held(world) == [], f"seed {seed}"
+    assert await _faults(world) == [], f"seed {seed}"
+
+
+async def _step(world: World, chance: random.Random, job_id: str, name: str) -> str:
+    """Do one thing to a service, or let one loop look; return the service of its place then."""
+    what = chance.choice(("scale", "scale", "loop", "loop", "loop", "turn", "wait", "odd"))
+    path = f"/api/v1/jobs/{job_id}"
+    if what == "scale":
+        answer = await world.http.put(f"{path}/scale", json={"replicas": chance.randrange(4)})
+        assert answer.status_code in (200, 409), answer.text
+    elif what == "loop":
+        await world.loops[chance.choice(("scheduler", "dispatcher", "observer"))].run_once()
+    elif what == "turn":
+        await world.turn()
+    elif what == "wait":
+        world.server.clock.advance(chance.uniform(0, 400))
+    else:
+        found = await world.job(job_id)
+        replicas = (found["current_attempt"] or {}).get("replicas") or []
+        odd = chance.choice(("lose", "suspend", "resume", "cancel"))
+        if odd == "lose" and replicas:
+            await _lose(world, found["current_attempt"], chance.choice(replicas)["rank"])
+        elif odd in ("suspend", "resume"):
+            await world.http.post(f"{path}/{odd}")
+        elif odd == "cancel":
+            await world.http.delete(path)
+            return str((await _service(world, running=False, name=name))["id"])
+    return job_id

@@ -7,12 +7,13 @@ import pytest
 from gpuplane.core.quota.specs import ClusterQueueSpec
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict
-from gpuplane.kube.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, CONFIG_MAP, JOB, JOB_SET, Kind
+from gpuplane.kube.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, CONFIG_MAP, JOB, JOB_SET, NODE, Kind
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.kube.kueue.queues import cluster_queue_object
 from gpuplane.kube.tenancy import CLUSTER_LABEL
 from gpuplane.loops.clusters.deleting import remove_ours
+from gpuplane.loops.cordons import MARK, lift_all
 from tests.integration.kube.scripted import Reply, Request, ScriptedServer, Stream
 from tests.integration.kueue.stored import Stored
 
@@ -96,3 +97,28 @@ async def test_a_queue_that_changes_under_our_write_is_read_anew_a_few_times_at_
     found = stored.get(queues, "q")
     assert found is not None
     assert "admissionChecksStrategy" not in found["spec"]
+
+
+def put_node(stored: Stored, name: str, by: str) -> None:
+    """Keep a Node that somebody has cordoned."""
+    metadata = {"name": name, "resourceVersion": "1", "annotations": {MARK: by} if by else {}}
+    stored.put(NODE, {"metadata": metadata, "spec": {"unschedulable": True}})
+
+
+def closed(stored: Stored) -> list[str]:
+    """Return the Nodes that are cordoned, with whose mark."""
+    found = [(name, stored.get(NODE, name) or {}) for name in ("now", "former", "other", "theirs")]
+    return [name for name, node in found if (node.get("spec") or {}).get("unschedulable")]
+
+
+async def test_nodes_that_were_cordoned_here_are_uncordoned_and_no_others(
+    client: KubeClient, stored: Stored
+) -> None:
+    for name, by in (("now", NOW), ("former", BEFORE), ("other", "elsewhere"), ("theirs", "")):
+        put_node(stored, name, by)
+    assert await lift_all(client, [NOW, BEFORE]) == ("former", "now")
+    assert closed(stored) == ["other", "theirs"]
+    node = stored.get(NODE, "now")
+    assert node is not None
+    assert MARK not in node["metadata"]["annotations"]
+    assert await lift_all(client, [NOW, BEFORE]) == ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rig import binaries
-from rig.binaries import BUILDS, BinariesUnavailable, ensure_binaries, find_binaries
+from rig.binaries import BUILDS, JOBSET, BinariesUnavailable, ensure_binaries, find_binaries
 
 
 @pytest.fixture
@@ -51,6 +51,13 @@ def test_without_go_nothing_can_be_built(cache: Path) -> None:
 def test_programs_that_were_built_are_found_again(cache: Path) -> None:
     fill(cache)
     assert Path(find_binaries()["kueue"]).is_relative_to(cache)
+
+
+def test_what_only_some_rigs_have_is_wanted_by_them_alone(cache: Path) -> None:
+    fill(cache)
+    assert "jobset" not in find_binaries().programs
+    with pytest.raises(BinariesUnavailable, match="no jobset"):
+        find_binaries((JOBSET,))
 
 
 def test_a_program_whose_bytes_changed_is_not_used(cache: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gpuplane.cli.client import Client
 from gpuplane.cli.declarations import (
     list_differences,
+    merge_groups,
     merge_quota,
     settle,
     settle_withdrawal,
@@ -62,6 +63,24 @@ class Told(Client):
     def rows(self, path: str, **query: Any) -> list[dict[str, Any]]:
         assert path == "/there"
         return list(self.lists.pop(0))
+
+
+def test_mig_instances_join_the_group_of_their_flavor_and_are_none_in_the_others() -> None:
+    groups: list[dict[str, Any]] = []
+    mig = "nvidia.com/mig-1g.5gb"
+    whole = [{"name": name, "resources": [{"name": GPU, "nominalQuota": 2}]} for name in "ab"]
+    cut = {"name": "a", "resources": [{"name": mig, "nominalQuota": 7, "lendingLimit": 1}]}
+    merge_groups(groups, [*whole, cut])
+    merge_groups(groups, [{"name": "b", "resources": [{"name": GPU, "borrowingLimit": 5}]}])
+    [group] = groups
+    assert group["coveredResources"] == [GPU, mig]
+    first, second = (
+        {one["name"]: {**one, "name": ""} for one in flavor["resources"]}
+        for flavor in group["flavors"]
+    )
+    assert first[mig] == {"name": "", "nominalQuota": 7, "lendingLimit": 1}
+    assert second[GPU] == {"name": "", "nominalQuota": 2, "borrowingLimit": 5}
+    assert second[mig] == {"name": "", "nominalQuota": 0}
 
 
 def test_a_change_of_an_amount_keeps_all_that_was_not_named() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuplane.cli.words import (
     age,
+    costs_text,
     duration_text,
     gpus_text,
     model_text,
@@ -71,10 +72,19 @@ def test_an_instant_near_now_is_a_distance_and_a_far_one_a_date() -> None:
     assert age("2026-05-01T10:00:00Z", NOON) == "2h"
 
 
+def test_costs_are_told_with_a_currency_also_where_there_are_none() -> None:
+    assert costs_text({}, "EUR") == "0.00 EUR"
+    assert costs_text({"USD": "1.5", "EUR": "2"}, "CHF") == "2.00 EUR, 1.50 USD"
+
+
 def test_money_is_rounded_for_people_but_never_to_nothing() -> None:
     assert money_text("12.345678", "USD") == "12.35 USD"
-    assert money_text("0.001234", "USD") == "0.001234 USD"
-    assert money_text("3.00", "EUR") == "3.00 EUR"
+    assert money_text("0.001234", "USD") == "<0.01 USD"
+    assert money_text("0.006117", "USD") == "<0.01 USD"
+    assert money_text("0.01", "USD") == "0.01 USD"
+    assert money_text("-0.001", "USD") == ">-0.01 USD"
+    assert money_text("3", "EUR") == "3.00 EUR"
+    assert money_text("0", "USD") == "0.00 USD"
     assert money_text(None) == ""
 
 

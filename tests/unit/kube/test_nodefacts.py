@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.core.quantities import BadQuantity, mib_of, milli_of, parse_quantity
 from gpuplane.kube.nodefacts import NodeFacts, NodeKind, read_node
 
@@ -171,6 +172,24 @@ def test_mig_instances_are_told_by_profile() -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/mig.strategy": "mixed"}
     found = read_node(a_node(labels, {"nvidia.com/mig-1g.10gb": "7"})).accelerators
     assert (found.mig, len(found.gpus)) == ({"1g.10gb": 7}, 1)
+
+
+def test_a_node_with_whole_and_cut_gpus_has_both() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": "8"}
+    offered = {"nvidia.com/gpu": "6", "nvidia.com/mig-3g.40gb": "4"}
+    found = read_node(a_node(labels, offered)).accelerators
+    assert (len(found.gpus), found.cut, all(gpu.healthy for gpu in found.gpus)) == (8, 2, True)
+    del labels["nvidia.com/gpu.count"]
+    assert len(read_node(a_node(labels, offered)).gpus) == 8
+
+
+def test_which_gpu_has_which_instance_is_laid_out_by_the_counts_of_a_node() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": "3"}
+    offered = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "4"}
+    gpus = observe_node(read_node(a_node(labels, offered))).gpus
+    assert [gpu.mig_enabled for gpu in gpus] == [False, True, True]
+    halves = (("3g.40gb", 0), ("3g.40gb", 4))
+    assert [gpu.mig_instances for gpu in gpus] == [(), halves, halves]
 
 
 def test_a_device_that_the_plugin_does_not_offer_is_not_healthy() -> None:

@@ -201,9 +201,9 @@ class KubernetesBackend:
     async def observe(self) -> Observation:
         """Return nodes, GPUs and every attempt not yet forgotten; see `Backend`."""
         await self._open_and_heard()
-        held = self._view.held_gpus()
+        held, instances = self._view.held_gpus(), self._view.held_instances()
         nodes = tuple(
-            self._watch.others.without(observe_node(each), held)
+            self._watch.others.without(observe_node(each), held, instances)
             for each in self._watch.node_facts()
         )
         replicas = tuple(self._view.observe())

@@ -2,6 +2,8 @@
 
 from gpuplane.backends.interface import GpuObservation, NodeObservation
 from gpuplane.core.ids import GpuId
+from gpuplane.core.mig.profiles import find_table
+from gpuplane.core.mig.spreading import Instances, spread_instances
 from gpuplane.kube.nodefacts import NodeFacts
 
 CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -13,6 +15,7 @@ def observe_node(facts: NodeFacts) -> NodeObservation:
     taints = facts.taints
     if facts.unschedulable and not any(key == CORDONED[0] for key, _, _ in taints):
         taints = (*taints, CORDONED)
+    instances = _instances_of(facts)
     gpus = tuple(
         GpuObservation(
             gpu_id=GpuId(each.gpu_id),
@@ -22,6 +25,8 @@ def observe_node(facts: NodeFacts) -> NodeObservation:
             healthy=each.healthy,
             message=each.message,
             numa=each.numa,
+            mig_enabled=each.index in instances,
+            mig_instances=instances.get(each.index, ()),
         )
         for each in facts.gpus
     )
@@ -41,3 +46,17 @@ def observe_node(facts: NodeFacts) -> NodeObservation:
         message=facts.message,
         details=facts.details,
     )
+
+
+def _instances_of(facts: NodeFacts) -> dict[int, Instances]:
+    """Return the MIG instances of each GPU that is cut, by its index.
+
+    A node tells how many there are of each profile; which GPU has which is the same to a pod, and
+    is laid out here so that each is counted and priced once.
+    """
+    cut = facts.accelerators.cut
+    table = find_table(facts.gpus[0].model) if cut else None
+    if table is None:
+        return {}
+    spread = spread_instances(table, cut, facts.accelerators.mig)
+    return {gpu.index: found for gpu, found in zip(facts.gpus[-cut:], spread, strict=True)}

@@ -48,7 +48,7 @@ HAMI_GPUS = "nvidia.com/use-gpuuuid"
 
 CONTAINER = "main"
 
-_SLUG_CHARS = 36
+_SLUG_CHARS = 35
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -65,9 +65,13 @@ def namespace_of(tenant_name: str) -> str:
 def workload_name(job_name: str, attempt_id: AttemptId) -> str:
     """Return the name of an attempt's workload; pods and services derive theirs from it.
 
-    The last twelve digits of the id tell attempts apart: the first ones are its time.
+    The last twelve digits of the id tell attempts apart: the first ones are its time. Services
+    and JobSets want a letter in front (RFC 1035), which the name of a job need not have.
     """
-    return f"{slug(job_name)}-{attempt_id.hex[-12:]}"
+    text = slug(job_name)
+    if not text[0].isalpha():
+        text = slug(f"j-{text}")
+    return f"{text}-{attempt_id.hex[-12:]}"
 
 
 def record_name(attempt_id: AttemptId) -> str:

@@ -54,6 +54,7 @@ class Sight:
         pods: Its pods, those among them that are gone as they were last seen.
         gone: Uids of pods that are no longer there.
         main: Its workload, None where there is none.
+        part: The Job that a JobSet made, which alone says why its pods were ended.
         nodes: By name; a node that is not in it is gone.
         trouble: Why no pod of it could be made, as its controller tells it.
         route: (URL, trouble) of its Route; both empty where there is none or nothing is said yet.
@@ -63,6 +64,7 @@ class Sight:
     pods: tuple[Pod, ...] = ()
     gone: frozenset[str] = frozenset()
     main: Main | None = None
+    part: Main | None = None
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     trouble: str = ""
     route: tuple[str, str] = ("", "")
@@ -124,6 +126,12 @@ def find_suspended(main: Main) -> Condition | None:
     return next((each for each in main.status.conditions if each.type == "Suspended"), None)
 
 
+def conditions_of(sight: Sight) -> list[Condition]:
+    """Return what is said of a workload: first by the Job of a JobSet, which knows more of it."""
+    told = (sight.part, sight.main)
+    return [each for main in told if main is not None for each in main.status.conditions]
+
+
 def rank_of(pod: Pod) -> int | None:
     """Return the rank of a pod, None while it has none."""
     labels = pod.metadata.labels
@@ -177,7 +185,7 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     stopping = bool(record.evict_reason)
     if pod is None:
         phase = Phase.STOPPING if stopping else Phase.STARTING
-        trouble = _main_trouble(sight.main) or sight.trouble or _trouble_of_others(sight, None)
+        trouble = _main_trouble(sight) or sight.trouble or _trouble_of_others(sight, None)
         return _blank(record.ref, rank, phase, trouble)
     container = pod.main
     running = container.state.running if container is not None else None
@@ -253,8 +261,8 @@ def _phase_of_running(pod: Pod, node: NodeState | None) -> tuple[Phase, str]:
     return Phase.RUNNING, ""
 
 
-def _main_trouble(main: Main | None) -> str:
-    for condition in main.status.conditions if main is not None else ():
+def _main_trouble(sight: Sight) -> str:
+    for condition in conditions_of(sight):
         if condition.type in ("ReplicaFailure", "FailureTarget") and condition.status == "True":
             return f"{condition.reason}: {told(condition.message)}"
     return ""
@@ -426,9 +434,9 @@ def _awaits_verdict(sight: Sight, pod: Pod) -> bool:
     main = sight.main
     if not pod.metadata.deletion_timestamp or main is None or sight.record.evict_reason:
         return False
-    said = ("Complete", "Failed", "FailureTarget", "SuccessCriteriaMet")
-    return main.kind == "Job" and not any(
-        each.type in said and each.status == "True" for each in main.status.conditions
+    said = ("Complete", "Completed", "Failed", "FailureTarget", "SuccessCriteriaMet")
+    return main.kind in ("Job", "JobSet") and not any(
+        each.type in said and each.status == "True" for each in conditions_of(sight)
     )
 
 
@@ -440,8 +448,7 @@ def _stop_reason(sight: Sight, finished: int | None) -> tuple[str, str] | None:
         if finished is None or finished + SECOND_MS > record.evict_at:
             return record.evict_reason, "was evicted"
         return None
-    main = sight.main
-    for condition in main.status.conditions if main is not None else ():
+    for condition in conditions_of(sight):
         over_time = condition.reason == "DeadlineExceeded" and condition.status == "True"
         if condition.type in ("Failed", "FailureTarget") and over_time:
             return str(Word.TIMED_OUT), condition.message or "ran longer than it may"
@@ -460,10 +467,10 @@ def _without_pod(sight: Sight, now: int) -> Outcome | None:
     stopped = _stop_reason(sight, None)
     if stopped:
         return Outcome(str(Phase.EXITED), stopped[0], now, stopped[1])
-    for condition in main.status.conditions:
+    for condition in conditions_of(sight):
         if condition.status != "True":
             continue
-        if condition.type == "Complete":
+        if condition.type in ("Complete", "Completed"):  # of a Job, of a JobSet
             at = min(now, (instant_ms(condition.last_transition_time) or now) + SECOND_MS - 1)
             return Outcome(str(Phase.EXITED), str(Word.COMPLETED), at, exit_code=0)
         if condition.type == "Failed":

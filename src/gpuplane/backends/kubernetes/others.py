@@ -2,8 +2,8 @@
 
 Owns the sums by node, of pods that are bound, not over, and not of this cluster's jobs. Of a pod a
 key and a shared tuple of amounts is kept: fifty thousand pods are a few megabytes. Which GPU a
-stranger's pod has no API tells; as many as it asks for are taken out, those first that no job of
-ours holds.
+stranger's pod has no API tells, nor which MIG instance; as many as it asks for are taken out, those
+first that no job of ours holds.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,7 +15,9 @@ import msgspec
 
 from gpuplane.backends.interface import GpuObservation, NodeObservation
 from gpuplane.backends.kubernetes.manifests.devices import GPU_RESOURCES
+from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import GpuId
+from gpuplane.core.mig.profiles import MIG_RESOURCE_PREFIX, resource_of_profile
 from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
 from gpuplane.kube.shapes import Resources
@@ -59,14 +61,20 @@ class Amounts:
     memory_mib: int = 0
     ephemeral_mib: int = 0
     gpus: int = 0
+    instances: tuple[tuple[str, int], ...] = ()
+    """MIG instances by the resource of their profile, none that is 0, by name."""
 
     def plus(self, other: "Amounts", sign: int) -> "Amounts":
         """Return the sum, or with sign -1 the difference."""
+        instances = dict(self.instances)
+        for name, count in other.instances:
+            instances[name] = instances.get(name, 0) + sign * count
         return Amounts(
             self.cpu_milli + sign * other.cpu_milli,
             self.memory_mib + sign * other.memory_mib,
             self.ephemeral_mib + sign * other.ephemeral_mib,
             self.gpus + sign * other.gpus,
+            tuple(sorted((name, count) for name, count in instances.items() if count)),
         )
 
 
@@ -107,6 +115,11 @@ def read_take(pod: OtherPod) -> Take:
             ceil(amount.get("memory", 0) / _MIB),
             ceil(amount.get("ephemeral-storage", 0) / _MIB),
             ceil(sum(amount.get(name, 0) for name in GPU_RESOURCES)),
+            tuple(
+                (name, ceil(count))
+                for name, count in sorted(amount.items())
+                if name.startswith(MIG_RESOURCE_PREFIX) and count > 0
+            ),
         ),
     )
 
@@ -131,6 +144,7 @@ class Others:
     by_node: dict[str, Amounts] = field(default_factory=dict)
     _with_gpus: dict[str, dict[str, None]] = field(default_factory=dict)
     _marked: dict[str, tuple[GpuId, ...]] = field(default_factory=dict)
+    _cut: dict[str, tuple[MigPlacement, ...]] = field(default_factory=dict)
 
     def change(self, name: str, old: Take | None, new: Take | None) -> bool:
         """Follow one change of one pod; return whether a node's sum changed."""
@@ -154,16 +168,25 @@ class Others:
                     pods.pop(name, None)
         return before != [self.by_node.get(node) for node in nodes]
 
-    def without(self, node: NodeObservation, held: Collection[GpuId]) -> NodeObservation:
+    def without(
+        self,
+        node: NodeObservation,
+        held: Collection[GpuId],
+        held_instances: Collection[MigPlacement] = (),
+    ) -> NodeObservation:
         """Return a node without what others take of it.
 
         Args:
+            node: What it has in all.
             held: GPUs that jobs of ours have or are given: others' are not those.
+            held_instances: The same of MIG instances.
         """
         taken = self.by_node.get(node.name)
         if taken is None:
             self._marked.pop(node.name, None)
+            self._cut.pop(node.name, None)
             return node
+        node = self._without_instances(node, taken, held_instances)
         gone = self._choose(node, taken.gpus, held)
         message = f"{TAKEN_BY_OTHERS} {', '.join(self._with_gpus.get(node.name, {}))[:200]}"
         return replace(
@@ -177,6 +200,44 @@ class Others:
             ),
         )
 
+    def _without_instances(
+        self, node: NodeObservation, taken: Amounts, held: Collection[MigPlacement]
+    ) -> NodeObservation:
+        """Return a node without so many MIG instances that nobody of ours is known to hold.
+
+        Those on its last GPUs go first; what was chosen before stays chosen where it can.
+        """
+        before, gone = self._cut.get(node.name, ()), []
+        everything = [
+            MigPlacement(gpu.gpu_id, profile, start)
+            for gpu in sorted(node.gpus, key=lambda gpu: -gpu.index)
+            for profile, start in sorted(gpu.mig_instances, key=lambda each: -each[1])
+        ]
+        for resource, count in taken.instances:
+            free = [
+                each
+                for each in everything
+                if resource_of_profile(each.profile) == resource and each not in held
+            ]
+            gone += sorted(free, key=lambda each: each not in before)[:count]
+        self._cut[node.name] = tuple(gone)
+        if not gone:
+            return node
+        return replace(
+            node,
+            gpus=tuple(
+                replace(
+                    gpu,
+                    mig_instances=tuple(
+                        (profile, start)
+                        for profile, start in gpu.mig_instances
+                        if MigPlacement(gpu.gpu_id, profile, start) not in gone
+                    ),
+                )
+                for gpu in node.gpus
+            ),
+        )
+
     def _choose(
         self, node: NodeObservation, count: int, held: Collection[GpuId]
     ) -> frozenset[GpuId]:
@@ -186,7 +247,8 @@ class Others:
         def order(gpu: GpuObservation) -> tuple[bool, int]:
             return (gpu.gpu_id not in before, -gpu.index)
 
-        free = [gpu for gpu in node.gpus if gpu.gpu_id not in held and gpu.healthy]
+        whole = [gpu for gpu in node.gpus if gpu.healthy and not gpu.mig_enabled]
+        free = [gpu for gpu in whole if gpu.gpu_id not in held]
         chosen = tuple(gpu.gpu_id for gpu in sorted(free, key=order)[:count])
         self._marked[node.name] = chosen
         return frozenset(chosen)

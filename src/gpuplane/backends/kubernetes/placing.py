@@ -13,6 +13,7 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
 from gpuplane.backends.kubernetes.manifests.pods import placed, placed_on
 from gpuplane.backends.kubernetes.observing import rank_of
+from gpuplane.backends.kubernetes.records import Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 
 
@@ -24,14 +25,52 @@ def waits(pod: Pod) -> bool:
     )
 
 
-def plan_places(main: Main, pods: Sequence[Pod]) -> list[tuple[Pod, dict[str, Any]]]:
+def list_open_ranks(record: Record) -> frozenset[int] | None:
+    """Return the ranks of a service that scales which may have a pod; None where all may.
+
+    The places on its Deployment are written after its record: one of a rank that left may still be
+    there, and a pod on it would run where nobody is booked.
+    """
+    if record.most is None:
+        return None
+    return frozenset(rank for rank in record.staying if str(rank) not in record.outcomes)
+
+
+def find_strays(record: Record, pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods of a service that scales which were let go on a place that is not theirs.
+
+    Two processes that place at one moment can do so; their Deployment makes others, which wait.
+    """
+    ranks = list_open_ranks(record)
+    if ranks is None:
+        return []
+    taken: set[int] = set()
+    strays = []
+    newest = sorted(
+        pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name), reverse=True
+    )
+    for pod in newest:
+        rank = rank_of(pod)
+        if rank is None or pod.is_over or pod.metadata.deletion_timestamp:
+            continue
+        if rank not in ranks or rank in taken:
+            strays.append(pod)
+        taken.add(rank)
+    return strays
+
+
+def plan_places(
+    main: Main, pods: Sequence[Pod], open_ranks: frozenset[int] | None = None
+) -> list[tuple[Pod, dict[str, Any]]]:
     """Return the patch that lets each waiting pod go which has a place now.
 
     Args:
         main: The workload, which holds the place of every rank.
         pods: Those of the attempt that are there.
+        open_ranks: The ranks that may have a pod; None for every one that has a place.
     """
-    places: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
+    told: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
+    places = {r: each for r, each in told.items() if open_ranks is None or int(r) in open_ranks}
     taken = {rank_of(pod) for pod in pods if not pod.is_over}
     free = [rank for rank in sorted(map(int, places)) if rank not in taken]
     nodes = sorted({str(place["node"]) for place in places.values()})

@@ -88,6 +88,8 @@ async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_ked
         ScalerDecides: If an autoscaler holds that number.
         KubeError: What the cluster refused.
     """
+    if record.most is None:
+        raise ScalerDecides(SCALER_DECIDES, "on its cluster the number of its replicas is fixed")
     kinds = (HORIZONTAL_POD_AUTOSCALER, *((SCALED_OBJECT,) if has_keda else ()))
     for kind in kinds:
         name = await _find_scaler(client, kind, record)

@@ -14,7 +14,7 @@ from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank
-from gpuplane.backends.kubernetes.placing import plan_places
+from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STARTED,
@@ -180,6 +180,8 @@ class Settler:
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
+            if self._strays(attempt_id):
+                return True
             return any(
                 pod.metadata.deletion_timestamp and not self._tails.is_following(attempt_id, rank)
                 for rank, pod in pods_by_rank(sight).items()
@@ -207,7 +209,14 @@ class Settler:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)
         if main is None or record is None or record.fate != STARTED or record.evict_reason:
             return []
-        return plan_places(main, self._view.pods(attempt_id))
+        return plan_places(main, self._view.pods(attempt_id), list_open_ranks(record))
+
+    def _strays(self, attempt_id: AttemptId) -> list[Pod]:
+        """Return pods on places that are not theirs; none before its workload was let go."""
+        record = self._view.record(attempt_id)
+        if record is None or record.fate != STARTED or record.evict_reason:
+            return []
+        return find_strays(record, self._view.pods(attempt_id))
 
     def _is_to_uninstall(self, attempt_id: AttemptId) -> bool:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)
@@ -220,6 +229,7 @@ class Settler:
         try:
             async with self._limit:
                 await self._place(attempt_id)
+                await self._end_strays(attempt_id)
                 if self._is_to_uninstall(attempt_id):
                     record = self._view.record(attempt_id)
                     assert record is not None
@@ -242,6 +252,13 @@ class Settler:
                 log.debug("pod %s is placed at the next look: %s", pod.metadata.name, error)
             except Invalid as error:
                 log.warning("pod %s cannot be placed: %s", pod.metadata.name, error)
+
+    async def _end_strays(self, attempt_id: AttemptId) -> None:
+        for pod in self._strays(attempt_id):
+            log.warning("pod %s runs on a place that is not its own", pod.metadata.name)
+            await self._client.delete(
+                POD, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
+            )
 
     async def _save_logs(self, attempt_id: AttemptId) -> None:
         """Follow what is being ended, and read off what has ended, before it goes."""

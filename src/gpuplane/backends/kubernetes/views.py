@@ -21,6 +21,7 @@ from gpuplane.backends.kubernetes.observing import (
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.core.fleet.facts import MigPlacement, parse_mig_device
 from gpuplane.core.ids import AttemptId, GpuId
 
 _KEPT_GONE = 4
@@ -35,6 +36,7 @@ class ClusterView:
         self._pods: dict[AttemptId, dict[str, Pod]] = {}
         self._gone: dict[AttemptId, set[str]] = {}
         self._mains: dict[AttemptId, Main] = {}
+        self._parts: dict[AttemptId, Main] = {}
         self._nodes: dict[str, NodeState] = {}
         self._on_node: dict[str, set[AttemptId]] = {}
         self._dirty: set[AttemptId] = set()
@@ -93,22 +95,22 @@ class ClusterView:
         self._touch(attempt_id)
 
     def take_main(self, main: Main) -> None:
-        """Note a workload as it is now; the Job of a JobSet is a part of one, and is none."""
-        if any(owner.kind == "JobSet" for owner in main.metadata.owner_references):
-            return
+        """Note a workload as it is now; the Job of a JobSet is a part of one."""
         if names.PART in main.metadata.labels:  # of a chart: its release stands for all of it
             return
         attempt_id = attempt_of(main.metadata.labels)
         if attempt_id is not None:
-            self._mains[attempt_id] = main
+            known = self._parts if _is_of_set(main) else self._mains
+            known[attempt_id] = main
             self._touch(attempt_id)
 
     def drop_main(self, main: Main) -> None:
         """Note that a workload is gone."""
         attempt_id = attempt_of(main.metadata.labels)
-        known = self._mains.get(attempt_id) if attempt_id is not None else None
+        among = self._parts if _is_of_set(main) else self._mains
+        known = among.get(attempt_id) if attempt_id is not None else None
         if attempt_id and known is not None and known.metadata.uid == main.metadata.uid:
-            del self._mains[attempt_id]
+            del among[attempt_id]
             self._touch(attempt_id)
 
     def take_node(self, name: str, state: NodeState | None) -> None:
@@ -219,6 +221,19 @@ class ClusterView:
                     found |= _gpus(pod.metadata.annotations.get(names.GPU_IDS, ""))
         return found
 
+    def held_instances(self) -> set[MigPlacement]:
+        """Return the MIG instances that attempts of ours were given here."""
+        found: set[MigPlacement] = set()
+        for attempt_id, main in self._mains.items():
+            text = main.metadata.annotations.get(names.MANIFEST, "")
+            record = self.record(attempt_id)
+            if '"mig_device":"' not in text or (record is not None and record.is_over):
+                continue
+            for replica in json.loads(text)["replicas"]:
+                instance = parse_mig_device(replica.get("mig_device"))
+                found |= {instance} if instance is not None else set()
+        return found
+
     def sight(self, attempt_id: AttemptId) -> Sight | None:
         """Return all that is known of an attempt, None without a record."""
         record = self.record(attempt_id)
@@ -229,6 +244,7 @@ class ClusterView:
             pods=tuple(self._pods.get(attempt_id, {}).values()),
             gone=frozenset(self._gone.get(attempt_id, ())),
             main=self._mains.get(attempt_id),
+            part=self._parts.get(attempt_id),
             nodes=self._nodes,
             trouble=self._troubles.get(attempt_id, ""),
             route=self._routes.get(attempt_id, ("", "")),
@@ -344,6 +360,10 @@ class ClusterView:
                 self._on_node.get(pod.spec.node_name, set()).discard(attempt_id)
             if not pods:
                 self._pods.pop(attempt_id, None)
+
+
+def _is_of_set(main: Main) -> bool:
+    return any(owner.kind == "JobSet" for owner in main.metadata.owner_references)
 
 
 def _gpus(text: str) -> set[GpuId]:

@@ -173,7 +173,7 @@ class SimulatedBackend:
         kept = [
             replica if replica.rank in wanted else _leaving(replica, at, grace_s)
             for replica in record.replicas
-            if replica.rank in wanted or replica.rank not in over
+            if replica.rank in wanted or replica.rank not in over or replica.rank in plan.leaving
         ]
         running_at = at + record.startup_ms
         new = [

@@ -47,8 +47,12 @@ def _gpus(row: dict[str, Any]) -> str:
 
 
 def _places(row: dict[str, Any]) -> str:
-    """Return how many places for work are in use, of how many: GPUs, or the node without any."""
-    return f"{row['used_workers']}/{row['total_workers']}"
+    """Return how many GPUs are in use, of how many; nothing of a node without any."""
+    return f"{row['used_workers']}/{row['total_workers']}" if row["gpus"] else "-"
+
+
+def _free(row: dict[str, Any]) -> str:
+    return str(row["available_workers"]) if row["gpus"] else "-"
 
 
 def _rows(client: Client, cluster: str | None) -> list[dict[str, Any]]:
@@ -80,7 +84,7 @@ def list_nodes(name: str | None, cluster: str | None, output: Output) -> None:
         Column("STATE", _state, status=True),
         Column("GPUS", _gpus),
         Column("USED", _places, right=True),
-        Column("FREE", lambda row: row["available_workers"], right=True),
+        Column("FREE", _free, right=True),
         Column("CORES", lambda row: row["cpu_cores"], right=True),
         Column("GIB", lambda row: f"{row['memory_gb']:.0f}", right=True),
         Column("RACK", lambda row: row["rack"], spare=True),

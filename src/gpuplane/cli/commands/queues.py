@@ -1,5 +1,6 @@
 """Quotas (cluster queues), queues (a tenant's doors to them) and cohorts (who may borrow)."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ from gpuplane.cli.declarations import (
     GPU,
     confirm_differences,
     list_differences,
+    merge_groups,
     merge_quota,
     settle,
     settle_withdrawal,
@@ -27,6 +29,7 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.words import short_id
+from gpuplane.core.mig.profiles import resource_of_profile
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
 HIGHEST = click.option(
@@ -34,6 +37,7 @@ HIGHEST = click.option(
     type=click.Choice(["critical", "high", "normal", "low", "spot"]),
     help="The highest class that may go through it; without it the role alone decides.",
 )
+PROFILE = re.compile(r"\d+g\.\d+gb[a-z.+-]*")
 WITHIN_POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
 WITHIN = click.option(
     "--within-cluster-queue",
@@ -153,6 +157,13 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     metavar="MODEL=COUNT[:BORROW[:LEND]]",
     help="What it owns of a GPU model, may borrow and lends; repeatable.",
 )
+@click.option(
+    "--mig",
+    "instances",
+    multiple=True,
+    metavar="MODEL/PROFILE=COUNT[:BORROW[:LEND]]",
+    help="The same of a model's MIG instances, such as a100-40gb/1g.5gb=8; repeatable.",
+)
 @click.option("--weight", type=float, help="Under fair sharing.")
 @WITHIN
 @RECLAIM
@@ -164,6 +175,7 @@ def set_quota(
     name: str,
     cohort: str | None,
     gpus: tuple[str, ...],
+    instances: tuple[str, ...],
     weight: float | None,
     within_cluster_queue: str | None,
     reclaim_within_cohort: str | None,
@@ -180,6 +192,7 @@ def set_quota(
     client, path = Client(), _path(cluster, "quotas")
     models = [each["gpu_type"] for each in client.get(f"/clusters/{segment(cluster)}")["gpus"]]
     flavors = [_flavor(text, models) for text in gpus]
+    flavors += [_cut_flavor(text, models) for text in instances]
     changes: dict[str, Any] = {} if cohort is None else {"cohort": cohort or None}
     if highest_priority is not None:
         changes["highestPriority"] = highest_priority
@@ -203,8 +216,9 @@ def set_quota(
         found = settle(client, path, row)
     else:
         if not flavors:
-            raise click.UsageError("A new queue needs --gpu.")
-        groups = [{"coveredResources": [GPU], "flavors": flavors}]
+            raise click.UsageError("A new queue needs --gpu or --mig.")
+        groups: list[dict[str, Any]] = []
+        merge_groups(groups, flavors)
         made = client.post(path, {"name": name, "resourceGroups": groups, **changes})
         found = settle(client, path, made)
     show_one(found, [("name", found["name"]), ("cohort", found["cohort"]),
@@ -219,7 +233,26 @@ def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
         raise click.BadParameter(
             f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
         )
-    quota: dict[str, Any] = {"name": GPU}
+    return _flavor_of(model, GPU, parts, models)
+
+
+def _cut_flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
+    """Return the quota that `a100-40gb/1g.5gb=8:4` stands for."""
+    name, equals, amounts = text.partition("=")
+    model, slash, profile = name.partition("/")
+    parts = amounts.split(":")
+    are_counts = len(parts) <= 3 and all(part.isdigit() for part in parts if part)
+    if not equals or not slash or not are_counts or not PROFILE.fullmatch(profile):
+        raise click.BadParameter(
+            f"{text!r} is not written as MODEL/PROFILE=COUNT[:BORROW[:LEND]].", param_hint="--mig"
+        )
+    return _flavor_of(model, resource_of_profile(profile), parts, models)
+
+
+def _flavor_of(
+    model: str, resource: str, parts: Sequence[str], models: Sequence[str]
+) -> dict[str, Any]:
+    quota: dict[str, Any] = {"name": resource}
     fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
     quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
     meant = [each for each in models if model.lower() in each]

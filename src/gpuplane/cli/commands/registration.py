@@ -1,6 +1,7 @@
 """Registered clusters: brought in, looked at, changed, adopted, deleted."""
 
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import click
 
 from gpuplane.cli.client import Client, segment
-from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
 from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.runviews import RunFollower
@@ -29,6 +30,8 @@ REPORT_IMAGE = click.option(
     "--report-image", metavar="IMAGE", help="Keep the last report of every job in it."
 )
 DRAIN_WAIT_S = 3_600
+PATIENCE_S = 90
+"""How long a registration waits altogether where it is one too many for now."""
 
 
 def _read(path: str) -> str:
@@ -36,6 +39,13 @@ def _read(path: str) -> str:
         text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
+    if not text.strip():
+        where = "standard input" if path == "-" else path
+        raise CliError(
+            f"{where} is empty: it holds no kubeconfig.",
+            fix="Name the file, or make one: kubectl config view --raw --minify --flatten",
+            code=Exit.USAGE,
+        )
     if len(text) > MAX_BYTES:
         raise CliError(f"{path} is longer than {MAX_BYTES} bytes.", code=Exit.USAGE)
     return text
@@ -67,6 +77,31 @@ def _follow(client: Client, made: dict[str, Any], *, wait: bool, after: Sequence
         raise
     if run["status"] != "completed":
         raise CliError(f"The run {run['status']}. {run['message']}".strip(), code=Exit.FAILED)
+
+
+def _post_patiently(client: Client, path: str, body: Any, command: str) -> Any:
+    """Return the answer of a POST; one that is too many for now is sent again when it may be.
+
+    Args:
+        client: Of the control plane.
+        path: Where.
+        body: What.
+        command: Said to whoever would have to wait longer than is waited here.
+    """
+    left_s = PATIENCE_S
+    while True:
+        try:
+            return client.post(path, body)
+        except ApiError as error:
+            wait_s = error.retry_after_s
+            if error.status != 429 or wait_s is None:
+                raise
+            if wait_s > left_s:
+                error.fix = f"Repeat it in {wait_s} s: {command}"
+                raise
+            note(f"{error.message} Trying again in {wait_s} s …")
+            left_s -= wait_s
+            threading.Event().wait(wait_s)
 
 
 @click.command("register")
@@ -126,7 +161,7 @@ def register(
         body["attributes"] = dict(_pair(each) for each in attributes)
     if addons or no_addons:
         body["addons"] = list(addons)
-    made = client.post("/clusters", body)
+    made = _post_patiently(client, "/clusters", body, f"gpuplane clusters register {name} …")
     for warning in made["warnings"]:
         note(f"missing, and not needed to run work: {warning}")
     cluster = made["cluster"]
@@ -299,9 +334,12 @@ def _parting(job: dict[str, Any], wait_s: int, *, force: bool) -> str:
     show_default="1h",
     help="How long batch work may go on, and checkpoints may take.",
 )
+@click.option("--keep-cordons", is_flag=True, help="Leave nodes cordoned that are cordoned here.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @WAIT
-def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> None:
+def remove(
+    cluster: str, wait_s: int, *, force: bool, keep_cordons: bool, yes: bool, wait: bool
+) -> None:
     """Delete a cluster: its work is drained first; the cluster itself stays as it is.
 
     Services move at once, training writes a checkpoint and moves, batch work may end.
@@ -318,7 +356,12 @@ def remove(cluster: str, wait_s: int, *, force: bool, yes: bool, wait: bool) -> 
         click.echo(f"{plan['lost_s']} s of work of {count} jobs are lost.", err=True)
     if not yes:
         click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
-    made = client.delete(_path(found["id"]), force=str(force).lower(), wait_s=wait_s)
+    made = client.delete(
+        _path(found["id"]),
+        force=str(force).lower(),
+        wait_s=wait_s,
+        keep_cordons=str(keep_cordons).lower(),
+    )
     again = f"it is not called off; how far it is: gpuplane clusters show {found['name']}"
     _follow(client, made, wait=wait, after=[again])
     click.echo(f"{found['name']} is {'deleted' if wait else 'being deleted'}")

@@ -18,6 +18,7 @@ from gpuplane.cli.output import (
 )
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import clock_text, costs_text, money_text, price_text, short_id
+from gpuplane.core.pricing.book import DEFAULT_CURRENCY
 
 HOUR_S = 3_600
 NAMED_JOBS = 200
@@ -73,7 +74,7 @@ def usage(
         show_data({"usage": used, "devices": devices}, output)
         return
     note(f"{clock_text(used['from_at'])} to {clock_text(used['to_at'])}")
-    _name_keys(client, used["rows"], groups)
+    _name_keys(client, used, groups)
     _show_rows(used, groups, output)
     if lines:
         _show_lines(used)
@@ -123,15 +124,14 @@ def rest_sentences(rows: list[dict[str, Any]], clusters: list[dict[str, Any]]) -
     return found
 
 
-def _name_keys(client: Client, rows: list[dict[str, Any]], groups: tuple[str, ...]) -> None:
+def _name_keys(client: Client, used: dict[str, Any], groups: tuple[str, ...]) -> None:
     """Write names where the answer has ids, as far as the caller may see them."""
-    names: dict[str, str] = {}
+    rows: list[dict[str, Any]] = used["rows"]
+    names: dict[str, str] = dict(used["cluster_names"])
     if "tenant" in groups:
         names |= {each["id"]: each["name"] for each in client.items("/tenants")}
     if "project" in groups:
         names |= project_names(list(client.items("/projects")), list(client.items("/tenants")))
-    if "cluster" in groups:
-        names |= {each["id"]: each["name"] for each in client.rows("/clusters")}
     if "job" in groups:
         ids = [row["keys"]["job"] for row in rows if row["keys"].get("job")]
         for identity in ids[:NAMED_JOBS]:
@@ -143,6 +143,7 @@ def _name_keys(client: Client, rows: list[dict[str, Any]], groups: tuple[str, ..
 
 
 def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) -> None:
+    currency = min({*used["cost"], *used["simulated_cost"]}, default=DEFAULT_CURRENCY)
     columns = [
         Column(group.upper(), lambda row, group=group: row["keys"].get(group) or "-")  # type: ignore[misc]  # group is bound now
         for group in groups
@@ -154,7 +155,7 @@ def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) ->
         Column("BILLED", lambda row: _hours(row["gpu_billable_s"]), right=True, wide=True),
         Column("CORE-H", lambda row: _hours(row["cpu_core_s"]), right=True),
         Column("GIB-H", lambda row: _hours(row["memory_gib_s"]), right=True),
-        Column("COST", lambda row: costs_text(row["cost"]), right=True),
+        Column("COST", lambda row: costs_text(row["cost"], currency), right=True),
         Column("", lambda row: "simulated" if row["simulated"] else ""),
         Column("UNPRICED", lambda row: row["unpriced"], wide=True),
     ]
@@ -171,7 +172,7 @@ def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) ->
             cores = sum(row["cpu_core_s"] for row in rows)
             click.echo(
                 f"{paint(title, 'bold')}: {_hours(gpu)} GPU-hours, {_hours(cores)} core-hours, "
-                f"{costs_text(costs)}"
+                f"{costs_text(costs, currency)}"
             )
 
 

@@ -107,6 +107,20 @@ class MigPlacement(NamedTuple):
     start: int
 
 
+def mig_device_of(instance: MigPlacement) -> str:
+    """Return how a replica names its MIG instance; `parse_mig_device` reads it back."""
+    return f"{instance.gpu_id}/{instance.profile}@{instance.start}"
+
+
+def parse_mig_device(device: str | None) -> MigPlacement | None:
+    """Return the MIG instance that a replica's `GPU/profile@start` names, or None."""
+    if device is None:
+        return None
+    gpu_id, _, instance = device.partition("/")
+    profile, _, start = instance.partition("@")
+    return MigPlacement(GpuId(gpu_id), profile, int(start))
+
+
 @dataclass(frozen=True, slots=True)
 class MigChange:
     """How one GPU is to be cut anew: what goes, then what comes.

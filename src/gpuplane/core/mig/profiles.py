@@ -26,6 +26,8 @@ from typing import Any
 
 from gpuplane.core.hardware import find_model, find_models
 
+MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+
 
 class PlacementSource(StrEnum):
     """How a table's placements are known."""
@@ -184,6 +186,15 @@ def device_table(model: str, profiles: tuple[MigProfile, ...]) -> MigTable:
         profiles,
         PlacementSource.DEVICE,
     )
+
+
+def resource_of_profile(name: str) -> str:
+    """Return the extended resource in which instances of a profile are counted.
+
+    Source:
+        NVIDIA k8s-device-plugin, MIG strategy `mixed`: names of resources hold no `+`.
+    """
+    return MIG_RESOURCE_PREFIX + _plain(name).replace("+", ".")
 
 
 def find_table(model: str) -> MigTable | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuplane.core.fleet.columns import Bools, Fleet
 from gpuplane.core.hardware import KNOWN_MODELS
+from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.flavors import ANY_FLAVOR, FlavorMode, assign_flavors
 from gpuplane.core.quota.specs import CPU, GPU, MEMORY, ClusterQueueSpec, FlavorResource
 from gpuplane.core.quota.tree import QuotaTree
@@ -18,9 +19,6 @@ from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.policy import Flavor
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.core.workloads import ResourceRequest
-
-MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
-"""Kubernetes' resource name of a MIG instance, when a queue counts instances by themselves."""
 
 MIG_SLICES = 7
 """Compute slices of a whole GPU: what a profile's share is counted in otherwise."""
@@ -283,7 +281,7 @@ def compute_request(resources: ResourceRequest, spec: ClusterQueueSpec) -> dict[
     """
     request: dict[str, int] = {}
     if resources.mig_profile is not None:
-        name = MIG_RESOURCE_PREFIX + resources.mig_profile
+        name = resource_of_profile(resources.mig_profile)
         if spec.find_group(name) is not None:
             request[name] = 1
         else:

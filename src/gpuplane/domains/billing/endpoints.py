@@ -114,11 +114,14 @@ async def get_usage(
         simulated=simulated,
     )
 
-    def query(session: ReadSession) -> tuple[CostRow, ...]:
+    def query(session: ReadSession) -> tuple[tuple[CostRow, ...], dict[str, str]]:
         only = None if cluster is None else clusters.get_cluster(session, cluster).id
-        return service.sum_costs(session, service.on_cluster(asked, only), now)
+        found = service.sum_costs(session, service.on_cluster(asked, only), now)
+        keys = {row.usage.keys.get("cluster") for row in found} - {None}
+        names = clusters.names_of_all(session) if keys else {}
+        return found, {str(key): name for key, name in names.items() if str(key) in keys}
 
-    rows = await call.read(query)
+    rows, cluster_names = await call.read(query)
     real = [row for row in rows if not row.usage.simulated]
     return UsageOut(
         from_at=start,
@@ -127,6 +130,7 @@ async def get_usage(
         rows=[_row_out(row) for row in rows],
         cost=service.sum_totals(real),
         simulated_cost=service.sum_totals([row for row in rows if row.usage.simulated]),
+        cluster_names=cluster_names,
     )
 
 

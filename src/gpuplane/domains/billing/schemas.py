@@ -84,3 +84,5 @@ class UsageOut(Body):
     rows: list[UsageRowOut]
     cost: dict[str, MoneyOut]
     simulated_cost: dict[str, MoneyOut]
+    cluster_names: dict[str, str]
+    """Names of the clusters among the keys by their ids, of those that were deleted too."""

@@ -8,6 +8,8 @@ from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, TenantId
 
+DELETED_MARK = "~"
+"""Between the name that a deleted cluster had and the end of its id, which frees the name."""
 WAS_AVAILABLE = "was_available"
 """The mark in a registered cluster's config that it took work once."""
 

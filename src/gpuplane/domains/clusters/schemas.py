@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from gpuplane.kit.bodies import (
@@ -179,7 +179,16 @@ class GrantsOut(Body):
     tenant_ids: list[UUID]
 
 
-Kubeconfig = Annotated[SecretStr, Field(min_length=1, max_length=524_288)]
+def _check_text(given: SecretStr) -> SecretStr:
+    if not given.get_secret_value().strip():
+        raise refusal(
+            "The kubeconfig is empty.",
+            "Send the text of the file, such as `kubectl config view --raw --minify` prints it.",
+        )
+    return given
+
+
+Kubeconfig = Annotated[SecretStr, AfterValidator(_check_text), Field(max_length=524_288)]
 """Never shown by `repr`, logs or validation errors."""
 ContextName = Annotated[str, Field(min_length=1, max_length=253)]
 Url = Annotated[str, Field(max_length=500)]

@@ -53,7 +53,7 @@ async def device_usage(
     start, end = window(from_at, to_at, now, DEFAULT_WINDOW_MS)
 
     def query(session: ReadSession) -> tuple[Sequence[StateTotals], dict[ClusterId, str]]:
-        names = {each.id: each.name for each in clusters.list_clusters(session)}
+        names = clusters.names_of_all(session)
         only = None if cluster is None else clusters.get_cluster(session, cluster).id
         return service.sum_states(session, start, end, now, only), names
 

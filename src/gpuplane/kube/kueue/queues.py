@@ -7,7 +7,7 @@ Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta1 and apis/kueue/v1beta2
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,8 @@ _OLD_FUNGIBILITY = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
 _UNCOUNTED = {"cpu": "1000000", "memory": "1Pi", "ephemeral-storage": "1Pi"}
 """Kueue admits nothing that asks for a resource its queue does not cover; embedded admission
 counts these only where they are declared. More than any tenant can use, and no sum overflows."""
+_WRITTEN = {"cpu": ("1000000", "1M"), "memory": ("1Pi",), "ephemeral-storage": ("1Pi",)}
+"""The same as the API server may write it."""
 _COHORT_FIELD = {ApiVersion.V1BETA1: "cohort", ApiVersion.V1BETA2: "cohortName"}
 
 
@@ -88,7 +90,10 @@ def find_untold_door(spec: LocalQueueSpec) -> str | None:
 
 
 def cluster_queue_object(
-    spec: ClusterQueueSpec, version: ApiVersion, checks: Sequence[str] = ()
+    spec: ClusterQueueSpec,
+    version: ApiVersion,
+    checks: Sequence[str] = (),
+    laid_out: Collection[str] = (),
 ) -> Object:
     """Return a ClusterQueue as Kueue has it.
 
@@ -96,6 +101,7 @@ def cluster_queue_object(
         spec: What was declared.
         version: The API version to write.
         checks: Names of the AdmissionChecks that a workload must pass besides its quota.
+        laid_out: Flavors that have a Topology.
 
     Raises:
         ValueError: If Kueue cannot hold it (`find_untold` says why).
@@ -112,10 +118,7 @@ def cluster_queue_object(
     if policy.max_priority_threshold is not None:
         preemption["borrowWithinCohort"]["maxPriorityThreshold"] = policy.max_priority_threshold
     body: Object = {
-        "resourceGroups": [
-            *nest_groups(spec.resource_groups, spec.quotas, _quota_object),
-            *_uncounted_groups(spec),
-        ],
+        "resourceGroups": _groups_object(spec, laid_out),
         "namespaceSelector": {},
         "queueingStrategy": str(spec.queueing_strategy),
         "preemption": preemption,
@@ -318,15 +321,46 @@ def _fungibility_object(fungibility: FlavorFungibility, version: ApiVersion) -> 
     return made
 
 
-def _uncounted_groups(spec: ClusterQueueSpec) -> list[Object]:
-    """Return a group over what every pod asks for and the queue does not declare."""
+def _groups_object(spec: ClusterQueueSpec, laid_out: Collection[str]) -> list[Object]:
+    """Return the groups of a queue, with what every pod asks for and the queue does not declare.
+
+    Kueue lays a pod out only where all that it asks for comes from one flavor, and a queue with
+    any other flavor takes nothing into those with a Topology that does not name a level. So what is
+    not declared joins the group of such flavors, and has a flavor of its own everywhere else.
+
+    Source:
+        kubernetes-sigs/kueue v0.15.0, pkg/scheduler/flavorassigner/tas_flavorassigner.go.
+    """
+    groups = nest_groups(spec.resource_groups, spec.quotas, _quota_object)
     left = [name for name in _UNCOUNTED if spec.find_group(name) is None]
-    if not left or not spec.resource_groups:
-        return []
+    if not left or not groups:
+        return groups
     limits = {} if spec.cohort is None else {"borrowingLimit": "0", "lendingLimit": "0"}
     quotas = [{"name": name, "nominalQuota": _UNCOUNTED[name], **limits} for name in left]
+    if len(groups) == 1 and any(each["name"] in laid_out for each in groups[0]["flavors"]):
+        [group] = groups
+        flavors = [
+            {**each, "resources": [*each["resources"], *quotas]} for each in group["flavors"]
+        ]
+        return [{"coveredResources": [*group["coveredResources"], *left], "flavors": flavors}]
     flavors = [{"name": UNCOUNTED_FLAVOR, "resources": quotas}]
-    return [{"coveredResources": left, "flavors": flavors}]
+    return [*groups, {"coveredResources": left, "flavors": flavors}]
+
+
+def find_uncounted(groups: Iterable[Mapping[str, Any]]) -> frozenset[FlavorResource]:
+    """Return what of the groups of a ClusterQueue is no quota, but there for what is not declared.
+
+    Args:
+        groups: As Kueue has them.
+    """
+    return frozenset(
+        FlavorResource(flavor["name"], quota["name"])
+        for group in groups
+        for flavor in group.get("flavors") or ()
+        for quota in flavor.get("resources") or ()
+        if quota["name"] in _UNCOUNTED
+        and str(quota.get("nominalQuota", "")) in _WRITTEN[quota["name"]]
+    )
 
 
 def _quota_object(resource: str, quota: ResourceQuota) -> Object:
@@ -347,14 +381,20 @@ def _read_groups(
         flavors = group.get("flavors") or ()
         if [each["name"] for each in flavors] == [UNCOUNTED_FLAVOR]:
             continue
-        groups.append(
-            ResourceGroup(
-                tuple(group.get("coveredResources") or ()), tuple(each["name"] for each in flavors)
-            )
+        unsaid = find_uncounted([group])
+        covered = tuple(
+            name
+            for name in group.get("coveredResources") or ()
+            if not all(FlavorResource(each["name"], name) in unsaid for each in flavors)
         )
+        if not covered:
+            covered = tuple(group.get("coveredResources") or ())
+        groups.append(ResourceGroup(covered, tuple(each["name"] for each in flavors)))
         for flavor in flavors:
             for quota in flavor.get("resources") or ():
                 pair = FlavorResource(flavor["name"], quota["name"])
+                if pair.resource not in covered:
+                    continue
                 quotas[pair] = ResourceQuota(
                     _read_amount(pair, quota.get("nominalQuota", 0), notes),
                     _read_limit(pair, quota.get("borrowingLimit"), notes),

@@ -5,7 +5,7 @@ Owns the reading of statuses of every served version into values. Never writes a
 Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta2/{clusterqueue,workload}_types.go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,10 @@ from typing import Any
 from gpuplane.core.quota.quantities import amount_of
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.kube.kueue.names import HOLD_CHECK, UNCOUNTED_FLAVOR, WorkloadCondition
+from gpuplane.kube.kueue.queues import find_uncounted
+
+MAX_DOMAINS = 8
+"""Domains of a layout that a sentence names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class WorkloadState:
         usage: What its admission counts, in the core's unit.
         cluster_name: The worker it runs on, where MultiKueue dispatched it.
         nominated: The workers that are asked whether they have room for it.
+        layout: (domain, pods) by which a Topology's flavor laid it out; a domain is a value of
+            each level that Kueue tells, often of the host alone.
     """
 
     name: str
@@ -85,6 +91,7 @@ class WorkloadState:
     checks: tuple[CheckState, ...] = ()
     cluster_name: str = ""
     nominated: tuple[str, ...] = ()
+    layout: tuple[tuple[str, int], ...] = ()
 
     def find(self, kind: WorkloadCondition) -> Told | None:
         """Return a condition that is true, or None."""
@@ -109,7 +116,7 @@ class WorkloadState:
         for kind in (WorkloadCondition.FINISHED, WorkloadCondition.ADMITTED):
             told = self.find(kind)
             if told is not None:
-                return told.reason or str(kind), told.message
+                return told.reason or str(kind), self._laid_out(told.message)
         waiting = [check for check in self.checks if check.state != "Ready" and check.message]
         if self.find(WorkloadCondition.QUOTA_RESERVED) is not None and waiting:
             return f"AdmissionCheck{waiting[0].state}", waiting[0].message
@@ -119,6 +126,15 @@ class WorkloadState:
                 return refused.reason or str(kind), refused.message
         return "Pending", "Kueue has not looked at it yet."
 
+    def _laid_out(self, message: str) -> str:
+        """Return a message with where Kueue put its pods, where it did not leave that to others."""
+        if not self.layout:
+            return message
+        shown = [f"{domain} ({count})" for domain, count in self.layout[:MAX_DOMAINS]]
+        more = len(self.layout) - len(shown)
+        where = ", ".join(shown) + (f" and {more} more" if more else "")
+        return f"{message.rstrip('.')}. Laid out on {where}."
+
 
 def read_queue_state(found: Mapping[str, Any]) -> QueueState:
     """Return what a ClusterQueue or LocalQueue of any served version says of itself."""
@@ -126,6 +142,7 @@ def read_queue_state(found: Mapping[str, Any]) -> QueueState:
     active = read_conditions(status.get("conditions")).get("Active")
     fair = status.get("fairSharing") or {}
     used = status.get("flavorsUsage") or status.get("flavorUsage") or ()
+    unsaid = find_uncounted((found.get("spec") or {}).get("resourceGroups") or ())
     return QueueState(
         name=found["metadata"]["name"],
         namespace=found["metadata"].get("namespace", ""),
@@ -143,6 +160,7 @@ def read_queue_state(found: Mapping[str, Any]) -> QueueState:
             for flavor in used
             if flavor["name"] != UNCOUNTED_FLAVOR
             for each in flavor.get("resources") or ()
+            if FlavorResource(flavor["name"], each["name"]) not in unsaid
         },
         weighted_share=fair.get("weightedShare"),
     )
@@ -175,6 +193,11 @@ def read_workload(found: Mapping[str, Any]) -> WorkloadState:
         ),
         cluster_name=status.get("clusterName") or "",
         nominated=tuple(status.get("nominatedClusterNames") or ()),
+        layout=tuple(
+            domain
+            for each in admission.get("podSetAssignments") or ()
+            for domain in _read_layout(each.get("topologyAssignment") or {})
+        ),
     )
 
 
@@ -209,3 +232,29 @@ def _read_usage(assignments: Iterable[Mapping[str, Any]]) -> dict[FlavorResource
             told = amount_of(resource, amounts.get(resource, 0)).units
             usage[pair] = usage.get(pair, 0) + told
     return usage
+
+
+def _read_layout(assignment: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield (domain, pods) of a topology assignment of any served version.
+
+    Source:
+        kubernetes-sigs/kueue v0.15.0, apis/kueue/{v1beta1,v1beta2}/workload_types.go: since
+        v1beta2 domains come in slices, a value being that of all of them or of each one.
+    """
+    for each in assignment.get("domains") or ():
+        yield "/".join(each.get("values") or ()), each.get("count") or 0
+    for piece in assignment.get("slices") or ():
+        size = piece.get("domainCount") or 0
+        columns = [_values(level, size) for level in piece.get("valuesPerLevel") or ()]
+        counts = piece.get("podCounts") or {}
+        pods = counts.get("individual") or [counts.get("universal") or 0] * size
+        for values, count in zip(zip(*columns, strict=False), pods, strict=False):
+            yield "/".join(values), count
+
+
+def _values(level: Mapping[str, Any], size: int) -> list[str]:
+    told = level.get("individual")
+    if told is None:
+        return [level.get("universal") or ""] * size
+    head, tail = told.get("prefix") or "", told.get("suffix") or ""
+    return [f"{head}{root}{tail}" for root in told.get("roots") or ()]

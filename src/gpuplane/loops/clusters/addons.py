@@ -82,7 +82,8 @@ def make_step(name: str) -> Work:
             status = await bring_in(tools, cluster, addon, names, call.attempt)
             if isinstance(status, Failed):
                 return status
-            outcome[addon.name] = f"{status.state}. {status.message}".strip()
+            state = status.state.replace("_", " ")
+            outcome[addon.name] = f"{state}. {status.message}".strip()
         if name == "deploy_nfd" and outcome.get("nfd", "").startswith("installed"):
             return _sleep_for_labels(tools, 1)
         return Completed(outcome, message="; ".join(f"{k}: {v}" for k, v in outcome.items()))

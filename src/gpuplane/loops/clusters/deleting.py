@@ -20,11 +20,12 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
-from gpuplane.kube.errors import Conflict, KubeError, NotThere
+from gpuplane.kube.errors import Conflict, Forbidden, KubeError, NotThere
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.loops.clusters.addons import KEY_SECRET
 from gpuplane.loops.clusters.catalogue import find_addon
 from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.cordons import MISSING_RIGHT, lift_all
 from gpuplane.loops.inventory import store_nodes
 
 log = logging.getLogger("gpuplane.clusters")
@@ -113,13 +114,14 @@ async def _lose(tools: ClusterTools, attempts: tuple[Attempt, ...], now: int) ->
 async def release(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
-    """Remove what is ours in the cluster; add-ons stay, for others may use them."""
+    """Remove what is ours in the cluster, cordons too; add-ons stay, for others may use them."""
     if not _is_its_run(cluster, call):
         return NOT_ITS_RUN
     try:
         async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
             await lift_hold(client, cluster.known_ids)
             removed = await remove_ours(client, cluster.known_ids)
+            uncordoned, warning = await _uncordon(client, cluster, given)
             prometheus = find_addon("prometheus")
             if prometheus is not None:
                 await client.delete(kinds.SECRET, KEY_SECRET, prometheus.namespace)
@@ -132,7 +134,23 @@ async def release(
         return Failed("ClusterUnreachable", f"{said} Delete it with force to forget it anyway.")
     known = await tools.database.read(lambda s: clusters.list_addons(s, cluster.id))
     left = sorted(each.name for each in known if each.state in ("installed", "adopted"))
-    return Completed({"removed": removed, "addons_left": left})
+    told: dict[str, Any] = {"removed": removed, "addons_left": left, "uncordoned": uncordoned}
+    if warning:
+        told["warning"] = warning
+    return Completed(told, message=warning)
+
+
+async def _uncordon(
+    client: KubeClient, cluster: Cluster, given: Mapping[str, Any]
+) -> tuple[list[str], str]:
+    """Take our cordons off unless they are to stay; return of which nodes, and what hindered it."""
+    if given.get("keep_cordons"):
+        return [], ""
+    try:
+        return list(await lift_all(client, cluster.known_ids)), ""
+    except Forbidden:
+        said = f"{MISSING_RIGHT} Nodes that were cordoned here stay so: `kubectl uncordon` them."
+        return [], said
 
 
 async def remove_ours(client: KubeClient, ids: Collection[str]) -> int:

@@ -17,7 +17,7 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import OfferStanding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
-from gpuplane.kube.kinds import JOB, WORKLOAD
+from gpuplane.kube.kinds import JOB, JOB_SET, WORKLOAD
 from gpuplane.kube.kueue.names import (
     HOLD_CHECK,
     PRIORITY_CLASSES,
@@ -208,15 +208,16 @@ async def _give_priority(
     if each.is_dispatched or each.state.nominated or each.state.cluster_name:
         return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]
-    for kind, name, _ in each.state.owners:
-        if kind != "Job":
+    for word, name, _ in each.state.owners:
+        kind = {"Job": JOB, "JobSet": JOB_SET}.get(word)
+        if kind is None:
             continue
-        owner = await client.find(JOB, name, each.state.namespace)
+        owner = await client.find(kind, name, each.state.namespace)
         labels = {} if owner is None else owner["metadata"].get("labels") or {}
         if owner is not None and labels.get(PRIORITY_LABEL, wanted) != wanted:
             # The class of the job object decides the class of its Workload.
             relabel = {"metadata": {"labels": {PRIORITY_LABEL: wanted}}}
-            await client.patch(JOB, name, relabel, each.state.namespace)
+            await client.patch(kind, name, relabel, each.state.namespace)
             return
     patch = {
         "metadata": {"resourceVersion": each.version},

@@ -57,6 +57,8 @@ class Wanted:
     dispatching: frozenset[str] = frozenset()
     """ClusterQueues whose work goes to other clusters."""
     topologies: tuple[TopologySpec, ...] = ()
+    laid_out: frozenset[str] = frozenset()
+    """Flavors of others that have a Topology on the cluster."""
 
 
 def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
@@ -86,6 +88,11 @@ def load_wanted(session: ReadSession, cluster: Cluster) -> Wanted:
         },
         dispatching=queues.dispatching_queues(cluster),
         topologies=queues.declared_topologies(cluster),
+        laid_out=frozenset(
+            each.name
+            for each in declared.seen
+            if each.kind is queues.SeenKind.FLAVOR and each.spec.get("topologyName")
+        ),
     )
 
 
@@ -110,7 +117,7 @@ def wanted_objects(wanted: Wanted, version: ApiVersion) -> list[Object]:
     made += [cohort_object(each, version) for each in wanted.cohorts]
     for each in wanted.cluster_queues:
         checks = (HOLD_CHECK, CHECK) if each.name in wanted.dispatching else (HOLD_CHECK,)
-        made.append(cluster_queue_object(each, version, checks))
+        made.append(cluster_queue_object(each, version, checks, wanted.laid_out | laid_out.keys()))
     made += [
         local_queue_object(each, namespace_of(each.tenant), version)
         for each in wanted.local_queues

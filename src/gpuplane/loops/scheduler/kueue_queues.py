@@ -6,13 +6,15 @@ when Kueue admits: order, borrowing and preemption are its own.
 
 from collections.abc import Iterable, Sequence
 
+from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import ResourceRequest
+from gpuplane.core.workloads import NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
-from gpuplane.domains.queues.service import SeenKind
+from gpuplane.domains.queues.service import SeenKind, find_level
 from gpuplane.kube.kueue.flavors import resource_of
+from gpuplane.kube.nodefacts import LEVEL_LABELS
 from gpuplane.loops.scheduler.loading import ClusterView
 
 ANY = "any"
@@ -28,21 +30,43 @@ def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str])
         job: The job.
         models: The models of the cluster that would do.
     """
-    if not models or job.spec.resources.gpu_milli != 1000:
+    asked = job.spec.resources
+    if not models or asked.gpu_milli != 1000:
         return None
-    groups = _groups_of(view, queue)
-    if _pairs(view, groups, models):
+    groups = groups_of(view, queue)
+    if _pairs(view, groups, models, asked):
         return None
-    here = [each for each in sorted(view.cluster.gpu_shapes) if _pairs(view, groups, [each])]
-    has = f"has quota for {', '.join(here)}" if here else "has no quota for any GPU"
+    profile = asked.mig_profile
+    what, option = ("any GPU", f"--gpu {models[0]}=N")
     wanted = " or ".join(models)
+    if profile is not None:
+        what, option = (f"MIG instances {profile}", f"--mig {models[0]}/{profile}=N")
+        wanted = f"{profile} of {wanted}"
+    here = [each for each in sorted(view.cluster.gpu_shapes) if _pairs(view, groups, [each], asked)]
+    has = f"has quota for {', '.join(here)}" if here else f"has no quota for {what}"
     instead = f"Ask for {' or '.join(here)}, name" if here else "Name"
     return Reason(
         Word.NO_QUOTA_FOR_MODEL,
         f"ClusterQueue {queue} of {view.cluster.name} {has}, and it asks for {wanted}: waiting "
         "does not help.",
         f"{instead} a LocalQueue of another ClusterQueue, or have a quota added: "
-        f"gpuplane quotas set {queue} --cluster {view.cluster.name} --gpu {models[0]}=N.",
+        f"gpuplane quotas set {queue} --cluster {view.cluster.name} {option}.",
+    )
+
+
+def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
+    """Return why a queue cannot keep a job's replicas in one part of the network, as it must."""
+    asked = job.spec.placement.network
+    if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
+        return None
+    labels = LEVEL_LABELS[asked.level]
+    if find_level(view.seen, queue, labels) is not None:
+        return None
+    return Reason(
+        Word.NETWORK,
+        f"It must lie in one {asked.level}, and no flavor of ClusterQueue {queue} of "
+        f"{view.cluster.name} has a Topology with a level that is one: {', '.join(labels)}.",
+        "Prefer it instead, or have a Topology declared: POST …/topologies with the flavor.",
     )
 
 
@@ -66,7 +90,8 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
     What is its own and borrowed by others is no lack: Kueue may take it back.
     """
     asked = job.spec.resources
-    amount = asked.gpu_count * asked.gpu_milli * job.spec.replicas.count
+    each_milli = asked.gpu_milli if asked.mig_profile is None else 1  # instances count whole
+    amount = asked.gpu_count * each_milli * job.spec.replicas.count
     used = {
         each.name: {
             FlavorResource(row["flavor"], row["resource"]): row["total"]
@@ -79,7 +104,7 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
     for name in set(tree.cluster_queues) & set(used):
         tree.add_usage(name, used[name])
     spec = tree.get_spec(queue)
-    pairs = _pairs(view, spec.resource_groups, models)
+    pairs = _pairs(view, spec.resource_groups, models, asked)
     own = used.get(queue, {})
     rooms = [
         max(tree.available(queue, pair), spec.quotas[pair].nominal - own.get(pair, 0))
@@ -90,13 +115,26 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
 
 
 def fitting_models(view: ClusterView, asked: ResourceRequest) -> list[str]:
-    """Return the models a request names, or all of the cluster where it names none."""
+    """Return the models a request names, or all of the cluster where it names none.
+
+    Of a MIG profile only those that are cut into it on some node.
+    """
     shapes = view.cluster.gpu_shapes
     named = list(shapes) if asked.gpu_model is None else asked.gpu_model.split("|")
-    return [model for model in named if model in shapes] if asked.gpu_count else []
+    found = [model for model in named if model in shapes] if asked.gpu_count else []
+    if asked.mig_profile is None:
+        return found
+    wanted = resource_of_profile(asked.mig_profile)
+    cut = {
+        gpu.model
+        for node in view.nodes
+        for gpu in node.gpus
+        if gpu.present and any(resource_of_profile(name) == wanted for name, _ in gpu.mig_instances)
+    }
+    return [model for model in found if model in cut]
 
 
-def _groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
+def groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
     """Return the groups of a queue as declared and as on its cluster: either may be the newer."""
     found: list[ResourceGroup] = []
     for spec in view.queues.cluster_queues:
@@ -115,10 +153,14 @@ def _groups_of(view: ClusterView, queue: str) -> list[ResourceGroup]:
 
 
 def _pairs(
-    view: ClusterView, groups: Iterable[ResourceGroup], models: Iterable[str]
+    view: ClusterView,
+    groups: Iterable[ResourceGroup],
+    models: Iterable[str],
+    asked: ResourceRequest,
 ) -> set[FlavorResource]:
     """Return what a request for one of some models may be counted as, by the groups of a queue."""
-    wanted = {model: resource_of(model) for model in models}
+    instance = None if asked.mig_profile is None else resource_of_profile(asked.mig_profile)
+    wanted = {model: instance or resource_of(model) for model in models}
     return {
         FlavorResource(flavor, resource)
         for group in groups

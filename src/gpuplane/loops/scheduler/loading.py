@@ -171,8 +171,7 @@ def prepare(
         if asked not in doors_chosen:
             doors_chosen[asked] = _choose_door(view, *asked)
         chosen, growth = doors_chosen[asked], world.growing.get(job.id)
-        moved = growth is not None and chosen and chosen[1].cluster_queue != growth.cluster_queue
-        if chosen is None or moved:
+        if chosen is None or _is_elsewhere(growth, chosen[1]):
             doorless.append(job)
             continue
         local[job.id], door = chosen
@@ -228,6 +227,11 @@ def _choose_door(
     if spec is None:
         return None
     return f"{view.cluster.name}/{spec.name}", Door(door_key(spec), spec.cluster_queue)
+
+
+def _is_elsewhere(growth: jobs.Growth | None, door: Door) -> bool:
+    """Return whether a replica would count against another queue than those before it."""
+    return growth is not None and growth.cluster_queue not in ("", door.cluster_queue)
 
 
 class _MadeOf(NamedTuple):

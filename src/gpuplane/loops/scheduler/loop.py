@@ -37,6 +37,7 @@ from gpuplane.loops.scheduler.loading import (
     find_no_cluster_reason,
     prepare,
 )
+from gpuplane.loops.scheduler.losing import LostModels
 from gpuplane.loops.scheduler.offering import choose
 from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.scheduler.state import SchedulerState
@@ -104,6 +105,7 @@ class SchedulerLoop:
         self._decisions = decisions
         self._recorder = recorder
         self._state = SchedulerState()
+        self._lost = LostModels()
 
     async def run_once(self) -> bool:
         """Decide once for every cluster and apply; True when verdicts were stale."""
@@ -130,6 +132,7 @@ class SchedulerLoop:
             )
         if world.queued or world.growing:
             await self._decide_all(world, now, report)
+        await self._tell_lost(world)
         self.last = report
         if report.stale and not report.placed and not report.grown:
             # Nothing came of it: look at the database afresh, at the next wake-up or period.
@@ -137,6 +140,14 @@ class SchedulerLoop:
             return False
         # A service grows by one replica a turn.
         return report.stale > 0 or report.grown > 0
+
+    async def _tell_lost(self, world: World) -> None:
+        """Say of offered jobs that their queue has lost their model, or has it again."""
+        said = await self._lost.find(self._database, world)
+        if said:
+            await self._database.write(
+                "jobs.note_waiting", partial(jobs.note_waiting, waiting=said)
+            )
 
     async def _decide_all(self, world: World, now: int, report: CycleReport) -> None:
         # For the first choice of the jobs, the second, and so on: who asks each cluster.

@@ -15,7 +15,7 @@ from gpuplane.core.scheduling.windows import find_current_window
 from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
-from gpuplane.loops.scheduler.kueue_queues import find_unowned, fitting_models
+from gpuplane.loops.scheduler.kueue_queues import find_unlaid, find_unowned, fitting_models
 from gpuplane.loops.scheduler.loading import ClusterView, World
 
 KUEUE = "kueue"
@@ -59,6 +59,12 @@ def choose(world: World, found: Sequence[ClusterView], job: Job, now: int) -> Ch
     if reason is None:
         return Choice(clusters=ours)
     return Choice(waiting=Waiting(job.id, job.version, reason, (), 0))
+
+
+def models_for(view: ClusterView, job: Job) -> list[str]:
+    """Return the models of a cluster that would do for a job."""
+    models = fitting_models(view, job.spec.resources)
+    return [each for each in models if _is_large_enough(each, job)]
 
 
 def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
@@ -128,8 +134,7 @@ def refuse_dispatch(
 
 def _misfit(view: ClusterView, queue: str, job: Job) -> Reason | None:
     """Return why a ClusterQueue of a cluster can never admit a job, or None."""
-    models = fitting_models(view, job.spec.resources)
-    return find_unowned(view, queue, job, [each for each in models if _is_large_enough(each, job)])
+    return find_unowned(view, queue, job, models_for(view, job)) or find_unlaid(view, queue, job)
 
 
 def _real_queues(view: ClusterView) -> set[str]:
@@ -148,9 +153,6 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
         # One template for all of its pods: none of them would say which replica it is.
         said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
         return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
-    if job.spec.resources.mig_profile is not None:
-        said = f"On {view.cluster.name}, where Kueue admits, MIG instances are not followed."
-        return Reason(Word.MIG_UNAVAILABLE, said, "Name a cluster with embedded admission.")
     # One that dispatches need not have what its workers have.
     return None if queues.dispatching_queues(view.cluster) else _shape_refusal(view, job)
 
@@ -160,6 +162,10 @@ def _shape_refusal(view: ClusterView, job: Job) -> Reason | None:
     asked = job.spec.resources
     if not asked.gpu_count:
         return None
+    if asked.mig_profile is not None and not fitting_models(view, asked):
+        said = f"No GPU of {view.cluster.name} that it may have is cut into {asked.mig_profile}."
+        fix = "Ask for another profile, or have GPUs cut: gpuplane mig shows how they can be."
+        return Reason(Word.MIG_UNAVAILABLE, said, fix)
     shapes = view.cluster.gpu_shapes
     models = shapes if asked.gpu_model is None else asked.gpu_model.split("|")
     fitting = [model for model in models if model in shapes and _is_large_enough(model, job)]

@@ -268,5 +268,9 @@ def _take(fleet: Fleet, workload: RunningWorkload) -> tuple[Take, ...]:
 def _load_seen(session: ReadSession, cluster: Cluster) -> tuple[queues.Seen, ...]:
     if not queues.admits_itself(cluster):
         return ()
-    kinds = (queues.SeenKind.CLUSTER_QUEUE, queues.SeenKind.FLAVOR)
+    kinds = (
+        queues.SeenKind.CLUSTER_QUEUE,
+        queues.SeenKind.FLAVOR,
+        queues.SeenKind.TOPOLOGY,
+    )
     return tuple(each for kind in kinds for each in queues.list_seen(session, cluster.id, kind))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
 import msgspec
 
 from gpuplane.backends.interface import AttemptRef
-from gpuplane.backends.kubernetes.names import ATTEMPT_ID, RANK
+from gpuplane.backends.kubernetes.names import ATTEMPT_ID, PLACEMENTS, RANK, RELEASED, SCALE
 from gpuplane.backends.kubernetes.observing import NodeState, Sight
 from gpuplane.backends.kubernetes.records import Record, decide_accept, decide_start
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -105,3 +106,26 @@ def a_sight(
         main=main or a_main(),
         nodes={NODE: node or NodeState()},
     )
+
+
+def a_service(replicas: int, *, number: int = 0, places: tuple[int, ...] = ()) -> Main:
+    """Return the Deployment of a service that was let go and asks for so many replicas."""
+    told = {str(rank): {"node": NODE, "annotations": {}} for rank in places}
+    found: Main = msgspec.convert(
+        {
+            "metadata": {
+                "name": "j",
+                "uid": "main",
+                "labels": {ATTEMPT_ID: str(ID)},
+                "annotations": {
+                    RELEASED: "true",
+                    SCALE: str(number),
+                    PLACEMENTS: json.dumps(told),
+                },
+            },
+            "kind": "Deployment",
+            "spec": {"replicas": replicas},
+        },
+        Main,
+    )
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from gpuplane.backends.interface import AttemptPlan, AttemptRef, BackendError, ReplicaPlan
+from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests import jobs
 from gpuplane.backends.kubernetes.manifests.workloads import (
     Workload,
     compute_workload,
@@ -27,7 +30,6 @@ from gpuplane.core.workloads import (
     JobType,
     Mount,
     PlacementRequest,
-    ReplicaRequest,
     ResourceRequest,
     Toleration,
 )
@@ -150,6 +152,16 @@ def test_a_training_on_several_nodes_is_a_jobset_where_there_are_jobsets() -> No
     assert group["template"]["spec"]["completions"] == 2
     assert "suspend" not in group["template"]["spec"]
     assert compute(plan).main["kind"] == "Job"
+    offered = replace(a_plan("", "", job_type=JobType.TRAINING), local_queue="main")
+    assert compute(offered, served=Served(jobsets=True)).main["kind"] == "JobSet"
+
+
+def test_a_service_and_a_jobset_can_have_the_name_of_every_workload() -> None:
+    for job_name in ("7b", "7b-of-a-team-with-very-long-names-of-jobs", "Ünï", "train", "x" * 60):
+        name = names.workload_name(job_name, AttemptId(uuid.uuid4()))
+        assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name), name  # RFC 1035, as both want it
+        assert len(f"{name}-{jobs.RANKS}-0-9999-abcde") <= 63
+    assert names.workload_name("7b", AttemptId(uuid.uuid4())).startswith("j-7b-")
 
 
 def test_a_service_is_a_deployment_with_probes_and_begins_with_no_replica() -> None:
@@ -173,16 +185,18 @@ def test_a_service_is_a_deployment_with_probes_and_begins_with_no_replica() -> N
         (Served(keda=True), "ScaledObject", ("minReplicaCount", 0)),
     ],
 )
-def test_kueue_lets_a_service_scale_by_what_the_cluster_has(
+def test_a_service_is_scaled_by_what_the_cluster_has_where_each_pod_waits_for_its_place(
     served: Served, kind: str, least: tuple[str, int]
 ) -> None:
-    plan = a_plan(job_type=JobType.SERVICE, local_queue="q")
-    assert plan.spec is not None
-    asked = ReplicaRequest(count=1, minimum=1, maximum=4, scale_to_zero=True)
-    workload = compute(replace(plan, spec=replace(plan.spec, replicas=asked)), served=served)
+    plan = a_plan(job_type=JobType.SERVICE, scales=(0, 4))
+    workload = compute(plan, served=served)
     [scaler] = workload.scaling
     assert scaler["kind"] == kind
     assert scaler["spec"][least[0]] == least[1]
+    assert pod_of(workload)["schedulingGates"] == [{"name": "gpuplane.io/placement"}]
+    assert "gpuplane.io/rank" not in workload.main["spec"]["template"]["metadata"]["labels"]
+    queued = replace(plan, local_queue="q")
+    assert compute(queued, served=served).scaling == ()  # nobody would meter what it adds
 
 
 def test_where_kueue_admits_the_queue_is_the_release_and_nothing_is_pinned() -> None:

@@ -182,6 +182,19 @@ def test_the_jobs_deadline_is_why_its_pods_were_ended() -> None:
     assert (outcome.phase, outcome.reason) == (Phase.EXITED, Word.TIMED_OUT)
 
 
+def test_the_end_of_a_set_is_told_by_its_job_and_by_its_own_words() -> None:
+    over = [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
+    whole = a_main(
+        "JobSet", conditions=[{"type": "Failed", "status": "True", "reason": "FailedJobs"}]
+    )
+    pod = failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z")
+    sight = replace(a_sight(pod, main=whole), part=a_main(conditions=over))
+    assert compute_outcomes(sight, NOW)[0].reason == Word.TIMED_OUT
+    whole = a_main("JobSet", conditions=[{"type": "Completed", "status": "True"}])
+    outcome = compute_outcomes(a_sight(main=whole), NOW)[0]
+    assert (outcome.reason, outcome.exit_code) == (Word.COMPLETED, 0)
+
+
 def test_a_deleted_pod_waits_for_its_controllers_word_and_not_for_ever() -> None:
     sight = a_sight(failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z"))
     assert compute_outcomes(sight, END_MS) == {}

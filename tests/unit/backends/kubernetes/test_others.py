@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gpuplane.backends.interface import GpuObservation, NodeObservation
 from gpuplane.backends.kubernetes.others import Amounts, OtherPod, Others, read_take
+from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
 
@@ -92,6 +94,45 @@ def test_which_gpus_are_taken_out_stays_as_it_was_while_it_can() -> None:
     assert gpus_left(others.without(NODE, ())) == ["G0", "G1", "G3"]
     others.change("x/q", None, one)
     assert gpus_left(others.without(NODE, ())) == ["G0", "G1"]
+
+
+HALVES = (("3g.20gb", 0), ("3g.20gb", 4))
+CUT = replace(
+    NODE,
+    gpus=tuple(
+        replace(gpu, mig_enabled=gpu.index > 1, mig_instances=HALVES if gpu.index > 1 else ())
+        for gpu in NODE.gpus
+    ),
+)
+
+
+def instances_left(node: NodeObservation) -> list[MigPlacement]:
+    """Return the MIG instances that a job may have."""
+    return [MigPlacement(gpu.gpu_id, *each) for gpu in node.gpus for each in gpu.mig_instances]
+
+
+def test_a_strangers_mig_instance_is_gone_until_it_is_given_back_and_no_whole_gpu_with_it() -> None:
+    others = Others()
+    container = {"resources": {"limits": {"nvidia.com/mig-3g.20gb": 1, "nvidia.com/gpu": 1}}}
+    take = read_take(a_pod(containers=[container]))
+    others.change("x/p", None, take)
+    left = others.without(CUT, ())
+    assert instances_left(left) == instances_left(CUT)[:3]
+    assert gpus_left(left) == ["G0", "G2", "G3"]  # of the whole ones, the last
+    held = set(instances_left(CUT)[1:])
+    others = Others()
+    others.change("x/p", None, take)
+    assert instances_left(others.without(CUT, (), held)) == instances_left(CUT)[1:]
+    assert instances_left(others.without(CUT, ())) == instances_left(CUT)[1:]  # as it was
+    others.change("x/p", take, None)
+    assert others.without(CUT, ()) == CUT
+
+
+def test_instances_of_another_profile_are_left_alone() -> None:
+    others = Others()
+    container = {"resources": {"limits": {"nvidia.com/mig-1g.5gb": 3}}}
+    others.change("x/p", None, read_take(a_pod(containers=[container])))
+    assert instances_left(others.without(CUT, ())) == instances_left(CUT)
 
 
 def test_a_pod_that_takes_nothing_changes_nothing() -> None:

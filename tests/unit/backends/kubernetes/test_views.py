@@ -7,14 +7,14 @@ import pytest
 
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.views import ClusterView
-from tests.unit.backends.kubernetes.builders import ID, a_main
+from tests.unit.backends.kubernetes.builders import ID, a_main, a_record
 
 
 def the_set_and_its_job() -> tuple[Main, Main]:
     """Return a JobSet and the Job that its controller made, with the labels of its template."""
     whole, part = a_main("JobSet"), a_main()
     reference = {"kind": "JobSet", "name": "j", "uid": whole.metadata.uid}
-    told = {"name": "j-ranks-0", "uid": "part", "labels": part.metadata.labels}
+    told = {"name": "j-r-0", "uid": "part", "labels": part.metadata.labels}
     part.metadata = msgspec.convert(
         {**told, "ownerReferences": [reference]}, type=type(part.metadata)
     )
@@ -37,3 +37,17 @@ def test_the_end_of_the_job_of_a_set_is_not_the_end_of_the_set() -> None:
     view.take_main(whole)
     view.drop_main(part)
     assert view.main(ID) == whole
+
+
+def test_what_ended_the_ranks_of_a_set_is_told_by_its_job_until_that_goes() -> None:
+    view = ClusterView()
+    whole, part = the_set_and_its_job()
+    view.take_record(a_record(), 1)
+    for main in (whole, part):
+        view.take_main(main)
+    sight = view.sight(ID)
+    assert sight is not None
+    assert (sight.main, sight.part) == (whole, part)
+    view.drop_main(part)
+    assert (sight := view.sight(ID)) is not None
+    assert sight.part is None

@@ -1,8 +1,11 @@
 """What Kueue says of queues and workloads is read in its own words."""
 
+from dataclasses import replace
+
 from gpuplane.core.quota import FlavorResource
-from gpuplane.kube.kueue.names import WorkloadCondition
-from gpuplane.kube.kueue.queues import read_cluster_queue
+from gpuplane.core.quota.specs import ClusterQueueSpec, ResourceGroup, ResourceQuota
+from gpuplane.kube.kueue.names import ApiVersion, WorkloadCondition
+from gpuplane.kube.kueue.queues import cluster_queue_object, read_cluster_queue
 from gpuplane.kube.kueue.states import Used, read_queue_state, read_workload
 
 PAIR = FlavorResource("l4", "nvidia.com/gpu")
@@ -120,3 +123,70 @@ def test_what_our_document_has_no_words_for_is_said() -> None:
         "It is stopped (stopPolicy Hold).",
         "Only namespaces that its selector matches may use it.",
     )
+
+
+def laid_out(assignment: dict[str, object]) -> tuple[str, str]:
+    """Return what an admitted workload with this layout tells of itself."""
+    return read_workload(
+        a_workload(
+            conditions=[condition("Admitted", "True", "Admitted", "The workload is admitted")],
+            admission={"podSetAssignments": [{"name": "main", "topologyAssignment": assignment}]},
+        )
+    ).explain()
+
+
+def test_a_layout_of_both_versions_is_told() -> None:
+    domains = [{"values": ["rack-1", "n1"], "count": 2}, {"values": ["rack-1", "n2"], "count": 1}]
+    older = laid_out({"levels": ["rack", "host"], "domains": domains})
+    roots = {"prefix": "n", "roots": ["1", "2"]}
+    piece = {
+        "domainCount": 2,
+        "valuesPerLevel": [{"universal": "rack-1"}, {"individual": roots}],
+        "podCounts": {"individual": [2, 1]},
+    }
+    newer = laid_out({"levels": ["rack", "host"], "slices": [piece]})
+    assert older == newer
+    assert older[1] == "The workload is admitted. Laid out on rack-1/n1 (2), rack-1/n2 (1)."
+
+
+def test_a_long_layout_is_cut_short_with_the_number_of_what_is_left_out() -> None:
+    domains = [{"values": [f"n{number}"], "count": 1} for number in range(10)]
+    assert laid_out({"domains": domains})[1].endswith("n7 (1) and 2 more.")
+
+
+GROUP = ResourceGroup(("nvidia.com/gpu",), ("l4", "t4"))
+TEAM = ClusterQueueSpec(
+    "team",
+    None,
+    (GROUP,),
+    {PAIR: ResourceQuota(4000), PAIR._replace(flavor="t4"): ResourceQuota(0)},
+)
+
+
+def test_what_a_queue_does_not_declare_joins_a_flavor_with_a_topology_and_is_not_shown() -> None:
+    made = cluster_queue_object(TEAM, ApiVersion.V1BETA2, laid_out={"l4"})
+    [group] = made["spec"]["resourceGroups"]
+    covered = ["nvidia.com/gpu", "cpu", "memory", "ephemeral-storage"]
+    assert group["coveredResources"] == covered
+    assert [[each["name"] for each in one["resources"]] for one in group["flavors"]] == [
+        covered
+    ] * 2
+    assert read_cluster_queue(made).spec == TEAM
+    used = [{"name": "cpu", "total": "3"}, {"name": "nvidia.com/gpu", "total": "1"}]
+    made["status"] = {"flavorsUsage": [{"name": "l4", "resources": used}]}
+    assert dict(read_queue_state(made).used) == {PAIR: Used(1000)}
+
+
+def test_it_has_a_flavor_of_its_own_where_there_is_no_topology_or_more_than_one_group() -> None:
+    gaudi = FlavorResource("gaudi", "habana.ai/gaudi")
+    wide = replace(
+        TEAM,
+        resource_groups=(GROUP, ResourceGroup(("habana.ai/gaudi",), ("gaudi",))),
+        quotas={**TEAM.quotas, gaudi: ResourceQuota(8)},
+    )
+    for spec, laid_out_flavors, count in ((TEAM, (), 2), (wide, {"l4"}, 3)):
+        made = cluster_queue_object(spec, ApiVersion.V1BETA2, laid_out=laid_out_flavors)
+        groups = made["spec"]["resourceGroups"]
+        assert len(groups) == count
+        assert [each["name"] for each in groups[-1]["flavors"]] == ["gpuplane-uncounted"]
+        assert read_cluster_queue(made).spec == spec

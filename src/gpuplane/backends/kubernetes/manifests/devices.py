@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from gpuplane.backends.interface import BackendError
 from gpuplane.backends.kubernetes.names import GPU_IDS, HAMI_GPUS
+from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import ResourceRequest
 
@@ -95,7 +96,7 @@ def compute_claim(
     if asked.mig_profile:
         if resource != NVIDIA:
             raise BackendError(Word.START_FAILED, f"{resource} has no MIG profiles")
-        name = f"nvidia.com/mig-{asked.mig_profile.replace('+', '.')}"
+        name = resource_of_profile(asked.mig_profile)
         return DeviceClaim({name: asked.gpu_count}, annotations=hints)
     if asked.gpu_milli < WHOLE:
         if resource != NVIDIA:

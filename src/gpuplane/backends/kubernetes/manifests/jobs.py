@@ -12,8 +12,9 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.pods import MASTER_PORT, owner_labels, ranks_of
 from gpuplane.core.workloads import RestartPolicy
 
-RANKS = "ranks"
-"""Name of the one group of a JobSet."""
+RANKS = "r"
+"""Name of the one group of a JobSet. It is short because its pods are `<set>-r-0-<rank>-<5 more>`,
+and JobSet's webhook refuses a set where that could be longer than 63 characters."""
 
 _WITHOUT_LIMIT = 2_147_483_647
 

@@ -21,6 +21,9 @@ REPORT_PATH = "/dev/termination-log"
 
 CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
+LEVEL = "kueue.x-k8s.io/podset-{mode}-topology"
+"""Annotation of a pod template: the level of a Topology in which Kueue is to keep its pods."""
+
 MASTER_PORT = 29_500
 """PyTorch's own default; pods have addresses of their own, so nothing else is on it."""
 
@@ -77,6 +80,9 @@ def compute_template(
     annotations: dict[str, str] = {}
     if plan.local_queue:
         spec |= _models(plan)
+        if plan.level is not None:
+            mode, label = plan.level
+            annotations = {LEVEL.format(mode=mode): label}
     elif needs_gates(plan):
         spec["schedulingGates"] = [{"name": names.PLACEMENT_GATE}]
     else:

@@ -112,9 +112,7 @@ def compute_workload(
     else:
         # Where Kueue admits, it is Kueue that lets a Job go, once it is told the queue.
         release = {} if plan.local_queue else {"spec": {"suspend": False}}
-        nodes = {each.node_name for each in plan.replicas}
-        wants_set = plan.job_type is JobType.TRAINING and len(plan.replicas) > 1 and len(nodes) > 1
-        if served.jobsets and wants_set:
+        if served.jobsets and _wants_set(plan):
             main = jobs.compute_jobset(plan, cluster_id, template)
         else:
             main = jobs.compute_job(plan, cluster_id, template)
@@ -127,6 +125,16 @@ def compute_workload(
     for each in (*owned, *scaling):
         each["metadata"]["namespace"] = namespace
     return Workload(namespace, main, release, tuple(owned), scaling, volumes.claims)
+
+
+def _wants_set(plan: AttemptPlan) -> bool:
+    """Return whether an attempt is a training on several nodes; Kueue chooses them afterwards.
+
+    What is dispatched is an indexed Job: its manager hands Jobs over (`starting.name_manager`).
+    """
+    if plan.job_type is not JobType.TRAINING or len(plan.replicas) < 2 or plan.dispatches:
+        return False
+    return bool(plan.local_queue) or len({each.node_name for each in plan.replicas}) > 1
 
 
 def _queued(plan: AttemptPlan) -> dict[str, str]:

@@ -93,7 +93,9 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     _check_url(asked.ingress_url)
     await _refuse_taken(call, asked.name)
     text = asked.kubeconfig.get_secret_value()
-    look = await look_by(await read_connection(text, asked.context), asked.admission)
+    connection = await read_connection(text, asked.context)
+    call.is_costly = True  # from here on a cluster is reached out to
+    look = await look_by(connection, asked.admission)
     await _refuse_known(call, look)
     cluster = _new_cluster(asked, look, call.now)
     credential = await _sealed(call, cluster.id, text, look, 1)
@@ -184,7 +186,9 @@ async def replace_credentials(
     known = await call.read(lambda s: service.get_cluster(s, cluster))
     before = await call.read(lambda s: service.find_credential(s, known.id))
     text = body.kubeconfig.get_secret_value()
-    look = await look_by(await read_connection(text, body.context), None)
+    connection = await read_connection(text, body.context)
+    call.is_costly = True
+    look = await look_by(connection, None)
     if look.uid and look.uid != known.config.get("uid", look.uid):
         raise ClusterRefused(
             f"These are credentials of another cluster than {known.name}.",
@@ -229,6 +233,9 @@ async def delete_cluster(
         int,
         Query(ge=0, le=604_800, description="How long BATCH may go on and checkpoints may take."),
     ] = DRAIN_WAIT_S,
+    keep_cordons: Annotated[
+        bool, Query(description="Leave Nodes cordoned that were cordoned here.")
+    ] = False,
 ) -> RegistrationOut:
     """Delete a cluster: its work is drained first, or ended with `force`; a run does it."""
     known = await call.read(lambda s: service.get_cluster(s, cluster))
@@ -240,6 +247,7 @@ async def delete_cluster(
         actor=call.principal.name,
         force=force,
         wait_s=wait_s,
+        keep_cordons=keep_cordons,
     )
     policy = call.port("run_policy", RunPolicy)
     return await call.write(

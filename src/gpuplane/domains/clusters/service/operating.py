@@ -1,5 +1,6 @@
 """Clusters in operation: looked up, frozen and thawed, maintained, granted, seen by probes."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from gpuplane.domains.clusters.errors import (
 )
 from gpuplane.domains.clusters.rules import (
     DEDICATED_LABEL,
+    DELETED_MARK,
     POLICY_LIMITS,
     Cluster,
     ClusterState,
@@ -115,6 +117,20 @@ def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
 def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     """Return every cluster, by name."""
     return repository.list_clusters(session)
+
+
+def names_of_all(session: ReadSession) -> dict[ClusterId, str]:
+    """Return the name of every cluster; one that was deleted has the name that it had, and says so.
+
+    Where several that were deleted had one name, each is told with the end of its id.
+    """
+    names = {each.id: each.name for each in repository.list_clusters(session)}
+    gone = repository.list_deleted(session)
+    before = Counter(each.name.rpartition(DELETED_MARK)[0] for each in gone)
+    for each in gone:
+        name = each.name.rpartition(DELETED_MARK)[0]
+        names[each.id] = f"{name if before[name] == 1 else each.name} (deleted)"
+    return names
 
 
 def list_usable(session: ReadSession, tenant_id: TenantId) -> tuple[Cluster, ...]:

@@ -87,14 +87,21 @@ def plan_deletion(
     actor: str,
     force: bool,
     wait_s: int,
+    keep_cordons: bool = False,
 ) -> RunPlan:
     """Return the run that drains and deletes a cluster.
 
     Args:
         force: End what runs there, and forget the cluster even if it does not answer.
         wait_s: How long BATCH work may go on and training has for its checkpoint.
+        keep_cordons: Leave Nodes cordoned that were cordoned here.
     """
-    given = {"cluster_id": str(cluster_id), "force": force, "wait_s": wait_s}
+    given = {
+        "cluster_id": str(cluster_id),
+        "force": force,
+        "wait_s": wait_s,
+        "keep_cordons": keep_cordons,
+    }
     return RunPlan(
         kind=DELETE,
         name=f"delete {name}",

@@ -14,6 +14,7 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import ClusterBusy, ClusterExists
 from gpuplane.domains.clusters.rules import (
+    DELETED_MARK,
     HELD_STATES,
     VERSION_CHARS,
     WAS_AVAILABLE,
@@ -372,7 +373,7 @@ def remove(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
     repository.delete_credential(session, cluster_id)
     repository.revoke_keys(session, cluster_id, now)
     repository.delete_addons(session, cluster_id)
-    tail = f"~{cluster.id.hex[-8:]}"
+    tail = f"{DELETED_MARK}{cluster.id.hex[-8:]}"
     name = cluster.name[: MAX_NAME_CHARS - len(tail)] + tail
     store_changes(session, cluster, now, name=name, deleted_at=now, gpu_shapes={}, health=[])
     announce(session, cluster, "cluster.deleted", f"Cluster {cluster.name} was deleted.", now)

@@ -87,9 +87,7 @@ async def list_jobs(
     page = page_request(limit, cursor, sort=order)
     cluster_id = None
     if cluster is not None:
-        cluster_id = await call.read(lambda s: service.find_cluster_id(s, cluster))
-        if cluster_id is None:
-            return PageOut(items=[])
+        cluster_id = await call.read(lambda s: service.get_cluster_id(s, cluster))
     wanted = JobFilter(
         statuses=tuple(sorted({str(each) for each in status or ()})),
         job_type=None if job_type is None else str(job_type),

@@ -99,6 +99,14 @@ def growth_id(attempt: Attempt) -> JobId:
     return JobId(uuid5(attempt.id, f"replica {attempt.next_rank}"))
 
 
+def number_next(attempt: Attempt, now: int) -> int:
+    """Return the number of the next change of an attempt's replicas.
+
+    Instants, so that a database that was lost and made again goes on above what backends know.
+    """
+    return max(attempt.scale_number + 1, now)
+
+
 def share_usage(usage: Iterable[tuple[str, str, int]], replicas: int) -> Usage:
     """Return what each of some replicas alike counts against their queue."""
     return tuple((flavor, resource, amount // replicas) for flavor, resource, amount in usage)

@@ -3,7 +3,7 @@
 import json
 import re
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID
 from zoneinfo import available_timezones
 
@@ -232,6 +232,17 @@ class ExecutionBody(Body):
                 "Give the program first, then its arguments.",
             )
         return value
+
+    @model_validator(mode="after")
+    def _run_something(self) -> Self:
+        """Refuse an empty command that was written down, where nothing else says what runs."""
+        others = self.image or self.simulated is not None or self.chart is not None
+        if "command" in self.model_fields_set and not self.command and not others:
+            raise refusal(
+                "spec.command is empty: nothing would run.",
+                'Write it as a list, such as ["python3", "train.py"].',
+            )
+        return self
 
     @field_validator("mounts")
     @classmethod

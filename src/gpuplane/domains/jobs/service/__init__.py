@@ -169,7 +169,7 @@ from gpuplane.domains.jobs.service.outputs import (
 )
 from gpuplane.domains.jobs.service.places import (
     choose_project,
-    find_cluster_id,
+    get_cluster_id,
 )
 from gpuplane.domains.jobs.service.planning import (
     Surroundings,
@@ -315,7 +315,6 @@ __all__ = [
     "end_without_attempt",
     "estimate",
     "explain_job",
-    "find_cluster_id",
     "find_growth",
     "find_inversions",
     "find_of_source",
@@ -323,6 +322,7 @@ __all__ = [
     "find_waits",
     "follow_scale",
     "forget_workspace",
+    "get_cluster_id",
     "get_manifest",
     "get_output",
     "get_output_to_exec",

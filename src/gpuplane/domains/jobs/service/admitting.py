@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpuplane.core.fleet.facts import mig_device_of
 from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.prediction.durations import expected_s
@@ -234,7 +235,7 @@ def blank_replica(replica_id: ReplicaId, attempt_id: AttemptId, place: ReplicaPl
         node_name=place.node_name,
         gpu_ids=place.gpu_ids,
         gpu_milli=place.gpu_milli,
-        mig_device=f"{mig.gpu_id}/{mig.profile}@{mig.start}" if mig else None,
+        mig_device=None if mig is None else mig_device_of(mig),
         phase="pending",
         ready=None,
         started_at=None,

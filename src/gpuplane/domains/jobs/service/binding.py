@@ -4,14 +4,16 @@ The cluster is the truth for what runs there. What our own books say of a node o
 cordoned, ailing or full, keeps no running work out of them; a device is never counted twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from gpuplane.backends.interface import Phase, ReplicaObservation
+from gpuplane.core.fleet.facts import MigPlacement, mig_device_of
 from gpuplane.core.ids import GpuId, NodeId, ReplicaId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
+from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service as events
@@ -20,6 +22,7 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
+from gpuplane.domains.jobs.rules.scaling import find_bounds
 from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
@@ -42,9 +45,9 @@ def has_ended(
     job: Job, by_rank: Mapping[int, ReplicaObservation], *, completed: bool = False
 ) -> bool:
     """Return whether every rank is over and it is known how: well, if `completed` is asked."""
-    ranks = [by_rank.get(rank) for rank in range(job.spec.replicas.count)]
+    ranks = [by_rank.get(rank) for rank in _ranks(job, by_rank)]
     ends = [each for each in ranks if each and each.phase in OVER and not each.forbids]
-    if len(ends) < len(ranks):
+    if not ends or len(ends) < len(ranks):
         return False
     well = [each.reason == Word.COMPLETED for each in ends]
     return all(well) if completed else any(well) or any(e.exit_code is not None for e in ends)
@@ -76,8 +79,15 @@ def end(
 
 def is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
     """Return whether every rank is on a node."""
-    count = job.spec.replicas.count
-    return all(rank in by_rank and by_rank[rank].node_name for rank in range(count))
+    ranks = _ranks(job, by_rank)
+    return bool(ranks) and all(rank in by_rank and by_rank[rank].node_name for rank in ranks)
+
+
+def _ranks(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> Sequence[int]:
+    """Return the ranks that a job must have: of a service that scales those that are there."""
+    if find_bounds(job.spec) is None:
+        return range(job.spec.replicas.count)
+    return sorted(r for r, each in by_rank.items() if each.reason != Word.SCALED_DOWN)
 
 
 def settle(
@@ -164,11 +174,15 @@ def _choose_places(
     asked = job.spec.resources
     count = asked.gpu_count if asked.mig_profile is None else 0
     taken: dict[GpuId, int] = {}
+    cut: set[MigPlacement] = set()
     places = []
-    for rank in range(job.spec.replicas.count):
+    for rank in _ranks(job, by_rank):
         seen = by_rank[rank]
         node = known.get(seen.node_name)
         chosen: tuple[GpuId, ...] = ()
+        instance = _choose_instance(session, job, node, seen, cut)
+        if instance is not None:
+            cut.add(instance)
         if node is not None:
             ordered = sorted(node.gpus, key=lambda gpu: (not gpu.present, gpu.gpu_index))
             own = [gpu.gpu_id for gpu in ordered]
@@ -186,12 +200,38 @@ def _choose_places(
                 node_id=_NO_NODE if node is None else node.id,
                 gpu_ids=chosen,
                 gpu_milli=asked.gpu_milli,
+                mig=instance,
                 cpu_milli=asked.cpu_milli,
                 memory_mib=asked.memory_mib,
                 ephemeral_mib=asked.ephemeral_mib,
             )
         )
     return tuple(places)
+
+
+def _choose_instance(
+    session: WriteSession,
+    job: Job,
+    node: Node | None,
+    seen: ReplicaObservation,
+    beside: Collection[MigPlacement],
+) -> MigPlacement | None:
+    """Return the MIG instance that a replica holds: the one that is told, else any of its node."""
+    profile = job.spec.resources.mig_profile
+    if profile is None or node is None:
+        return None
+    resource = resource_of_profile(profile)
+    told = {str(each) for each in seen.gpu_ids}
+    own: list[MigPlacement] = []
+    for gpu in sorted(node.gpus, key=lambda gpu: gpu.gpu_index):
+        for name, start in gpu.mig_instances if gpu.present else ():
+            instance = MigPlacement(gpu.gpu_id, name, start)
+            if resource_of_profile(name) != resource or instance in beside:
+                continue
+            # `GPU-…/1g.10gb/2` or `0/1g.10gb/2`, as the extender writes what it has chosen.
+            names = {f"{gpu.gpu_id}/{name}/{start}", f"{gpu.gpu_index}/{name}/{start}"}
+            own.insert(0 if names & told else len(own), instance)
+    return placements.choose_running_instance(session, own)
 
 
 def _order_of(
@@ -210,17 +250,19 @@ def _order_of(
 def _count_missing(job: Job, places: Sequence[ReplicaOrder]) -> int:
     """Return how many GPUs that it runs on are nobody's to be counted here."""
     asked = job.spec.resources
-    count = asked.gpu_count if asked.mig_profile is None else 0
-    return sum(count - len(each.gpu_ids) for each in places)
+    if asked.mig_profile is not None:
+        return sum(each.mig is None for each in places)
+    return sum(asked.gpu_count - len(each.gpu_ids) for each in places)
 
 
 def _tell_missing(session: WriteSession, job: Job, found: Offer, missing: int, now: int) -> None:
     """Tell that a job runs on GPUs that the books give to others."""
     if not missing:
         return
+    things = "GPUs" if job.spec.resources.mig_profile is None else "MIG instances"
     message = (
-        f"{missing} of the GPUs that {job.name} runs on are held by others in the books, or its "
-        "node is not known: they are not counted and not paid for."
+        f"{missing} of the {things} that {job.name} runs on are held by others in the books, or "
+        "its node is not known: they are not counted and not paid for."
     )
     data = {"attempt": found.number, "gpu_count": missing}
     events.record(session, job_event(job, "job.uncounted", now, message=message, data=data))
@@ -237,6 +279,8 @@ def _attempt_of(
     names = {node.id: node.name for node in known.values()}
     began_at = _began_at(found, by_rank, now)
     admitted_at = min(began_at, max(found.offered_at, found.admitted_at or began_at))
+    # Kueue's own offers name their queue: there no service scales.
+    scales = not found.local_queue and find_bounds(job.spec) is not None
     replicas = tuple(
         Replica(
             id=each.replica_id,
@@ -246,7 +290,7 @@ def _attempt_of(
             node_name=names.get(each.node_id, by_rank[each.rank].node_name),
             gpu_ids=tuple(each.gpu_ids),
             gpu_milli=each.gpu_milli,
-            mig_device=None,
+            mig_device=None if each.mig is None else mig_device_of(each.mig),
             phase="pending",
             ready=None,
             started_at=None,
@@ -257,6 +301,7 @@ def _attempt_of(
             message="",
             url=None,
             restart_count=0,
+            quota_usage=() if scales else None,
         )
         for each in places
     )
@@ -285,12 +330,22 @@ def _attempt_of(
         cluster_queue=found.cluster_queue,
         local_queue=found.local_queue,
         quota_usage=found.usage,
-        explanation=found.explanation,
+        explanation=_explained(found),
         forgotten=False,
         version=1,
+        replicas_wanted=len(replicas) if scales else None,
+        next_rank=max(by_rank, default=-1) + 1,
         replicas=replicas,
         manager_id=None if found.worker_id is None else found.cluster_id,
     )
+
+
+def _explained(found: Offer) -> dict[str, Any] | None:
+    """Return why it runs there: whose choice it was, and what its Kueue said of it."""
+    if found.explanation is None or found.admitted_at is None or not found.message:
+        return found.explanation
+    sentences = [*found.explanation.get("sentences", ()), found.message]
+    return {**found.explanation, "sentences": sentences}
 
 
 def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:
@@ -307,6 +362,7 @@ def _told(job: Job, attempt: Attempt, now: int) -> events.NewEvent:
             "from_status": str(job.status),
             "nodes": names,
             "gpu_ids": [gpu for each in attempt.replicas for gpu in each.gpu_ids],
+            "mig_devices": [each.mig_device for each in attempt.replicas if each.mig_device],
             "queue": attempt.local_queue,
             "cluster_queue": attempt.cluster_queue,
             "wait_ms": now - (job.queued_at or now),

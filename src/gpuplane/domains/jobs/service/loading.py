@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuplane.core.fleet.facts import Allocation, MigPlacement
+from gpuplane.core.fleet.facts import Allocation, parse_mig_device
 from gpuplane.core.ids import AttemptId, GpuId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.prediction.durations import choose_durations
@@ -148,15 +148,6 @@ def allocations_of(job: Job, attempt: Attempt) -> tuple[Allocation, ...]:
         )
         for replica in attempt.replicas
     )
-
-
-def parse_mig_device(device: str | None) -> MigPlacement | None:
-    """Return the MIG instance that a replica's `GPU/profile@start` names, or None."""
-    if device is None:
-        return None
-    gpu_id, _, instance = device.partition("/")
-    profile, _, start = instance.partition("@")
-    return MigPlacement(GpuId(gpu_id), profile, int(start))
 
 
 def running_of(

@@ -125,10 +125,10 @@ def end_never_started(
 def end_unstarted(
     session: WriteSession, attempt_id: AttemptId, known: frozenset[int], chance: Chance, now: int
 ) -> bool:
-    """End the replicas of a stopping attempt that its backend never knew; True if that was all.
+    """End replicas that were to go before their backend knew them; True if that ended the attempt.
 
-    They were added and not told yet when it was stopped, or it had none at all: the eviction that
-    its backend took on forbids that any more of it starts.
+    They were added and not told yet when it was stopped or scaled down, or it has none at all: what
+    its backend took on since forbids that they start.
 
     Args:
         known: The ranks that its backend knows.
@@ -136,7 +136,12 @@ def end_unstarted(
     read = attempts_repository.find_attempt(session, attempt_id)
     job = None if read is None else repository.lock_jobs(session, [read.job_id]).get(read.job_id)
     attempt = attempts_repository.find_attempt(session, attempt_id)
-    if job is None or attempt is None or attempt.state != "stopping":
+    if job is None or attempt is None or attempt.state == "ended":
+        return False
+    if attempt.state != "stopping":
+        gone = [r for r in attempt.replicas if r.leaving_at and r.phase == "pending"]
+        if unknown := [each for each in gone if each.rank not in known]:
+            retire(session, job, attempt, unknown, now)
         return False
     replicas, verdict = judge_unstarted(job, attempt, known, now)
     moved = [each for each, old in zip(replicas, attempt.replicas, strict=True) if each != old]

@@ -60,7 +60,10 @@ def _by_name(lookups: Lookups, tenant_id: TenantId, name: str) -> Project | None
     return lookups.find_project(key)
 
 
-def find_cluster_id(session: ReadSession, key: str) -> ClusterId | None:
-    """Return the id of a cluster by its name or id, or None."""
-    cluster = clusters.find_cluster(session, key)
-    return None if cluster is None else cluster.id
+def get_cluster_id(session: ReadSession, key: str) -> ClusterId:
+    """Return the id of a cluster by its name or id.
+
+    Raises:
+        ClusterNotFound: If there is none, naming those that there are.
+    """
+    return clusters.get_cluster(session, key).id

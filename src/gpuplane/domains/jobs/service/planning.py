@@ -8,6 +8,7 @@ from uuid import uuid5
 from gpuplane.backends.interface import AttemptPlan, AttemptRef, ReplicaPlan
 from gpuplane.core.ids import ClusterId, GpuId, ReplicaId
 from gpuplane.core.lifecycle.jobs import JobStatus
+from gpuplane.core.workloads import NetworkMode
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
@@ -19,6 +20,8 @@ from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.scaling import find_bounds, list_staying
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import service as queues
+from gpuplane.domains.queues.service import Seen
+from gpuplane.kube.nodefacts import LEVEL_LABELS
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Written by GPU feature discovery; flavors of Kueue tell nodes apart by it."""
@@ -83,6 +86,7 @@ def load_offer_plans(
     tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs.values()})
     projects = identity.projects_by_ids(session, {job.project_id for job in jobs.values()})
     products: dict[ClusterId, dict[str, set[str]]] = {}
+    seen: dict[ClusterId, Sequence[Seen]] = {}
     managers = {each.cluster_id: clusters.find_cluster(session, each.cluster_id) for each in offers}
     plans = []
     for offer in offers:
@@ -107,6 +111,8 @@ def load_offer_plans(
             project.name if project else str(job.project_id),
             around,
         )
+        if offer.cluster_id not in seen:
+            seen[offer.cluster_id] = queues.list_seen(session, offer.cluster_id)
         affinity = _affinity(job, products[offer.cluster_id])
         if manager is not None and dispatches:
             affinity = _affinity(job, _products_of_workers(session, manager))
@@ -119,6 +125,7 @@ def load_offer_plans(
                     local_queue=offer.queue_name,
                     node_affinity=affinity,
                     priority_class=f"gpuplane-{job.spec.priority}",
+                    level=_level(job, seen[offer.cluster_id], offer.cluster_queue),
                     dispatches=dispatches,
                 ),
             ),
@@ -156,6 +163,21 @@ def _affinity(
     models = asked.gpu_model.split("|")
     labels = sorted(label for model in models for label in products.get(model, ()))
     return ((PRODUCT_LABEL, tuple(labels)),) if labels else ()
+
+
+def _level(job: Job, seen: Sequence[Seen], queue: str) -> tuple[str, str] | None:
+    """Return how Kueue is asked to lay the replicas out, None where that is not its to do.
+
+    A flavor with a Topology takes nothing that does not say so, but in a queue of such flavors.
+    """
+    asked = job.spec.placement.network
+    if asked is not None and job.spec.replicas.count > 1:
+        label = queues.find_level(seen, queue, LEVEL_LABELS[asked.level])
+        if label is not None:
+            return ("required" if asked.mode is NetworkMode.REQUIRED else "preferred"), label
+    laid_out = queues.find_laid_out(seen, queue)
+    models = set((job.spec.resources.gpu_model or "").split("|"))
+    return ("unconstrained", "true") if models <= laid_out.keys() else None
 
 
 def plan_of(

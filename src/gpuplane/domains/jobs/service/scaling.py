@@ -28,6 +28,7 @@ from gpuplane.domains.jobs.rules.scaling import (
     growth_id,
     growth_of,
     list_staying,
+    number_next,
     sum_usage,
 )
 from gpuplane.domains.jobs.service.admitting import AdmissionReport, Doors, blank_replica, order_of
@@ -100,7 +101,7 @@ def scale(session: WriteSession, principal: Principal, job_id: UUID, wanted: int
             session, [{"id": each.id, "leaving_at": now} for each in leaving]
         )
         attempts_repository.update_attempt(
-            session, attempt, scale_number=attempt.scale_number + 1
+            session, attempt, scale_number=number_next(attempt, now)
         )  # fmt: skip - the call reads as one line
         session.wake("dispatcher")
     return found.job
@@ -224,7 +225,7 @@ def grow(
         job, attempt = locked.get(owner.job_id), attempts.get(owner.attempt_id)
         if job is None or attempt is None or not _still_wants(job, attempt, verdict, doors):
             continue
-        if _add(session, job, attempt, verdict, now):
+        if _add(session, job, attempt, verdict, doors, now):
             added.append(verdict.job_id)
     if added:
         session.wake("dispatcher")
@@ -236,7 +237,7 @@ def _still_wants(job: Job, attempt: Attempt, verdict: Placed, doors: Doors) -> b
         attempt.version == verdict.version
         and growth_id(attempt) == verdict.job_id
         and attempt.cluster_id == verdict.cluster_id
-        and attempt.cluster_queue == doors.cluster.get(verdict.job_id, "")
+        and attempt.cluster_queue in ("", doors.cluster.get(verdict.job_id, ""))
         and job.current_attempt_id == attempt.id
         and job.status in HOLDING
         and job.condition is not Condition.STOPPING
@@ -244,7 +245,9 @@ def _still_wants(job: Job, attempt: Attempt, verdict: Placed, doors: Doors) -> b
     )
 
 
-def _add(session: WriteSession, job: Job, attempt: Attempt, verdict: Placed, now: int) -> bool:
+def _add(
+    session: WriteSession, job: Job, attempt: Attempt, verdict: Placed, doors: Doors, now: int
+) -> bool:
     """Add one replica to an attempt; False when it cannot be placed any more."""
     usage: Usage = tuple((use.flavor, use.resource, use.amount) for use in verdict.usage)
     place = replace(verdict.replicas[0], rank=attempt.next_rank)
@@ -260,9 +263,12 @@ def _add(session: WriteSession, job: Job, attempt: Attempt, verdict: Placed, now
         attempt,
         quota_usage=[list(use) for use in sum_usage((*attempt.replicas, added))],
         next_rank=attempt.next_rank + 1,
-        scale_number=attempt.scale_number + 1,
+        scale_number=number_next(attempt, now),
         growth_reason="",
         growth_message="",
+        # One that was found on its cluster after a loss has no queue of ours yet.
+        cluster_queue=attempt.cluster_queue or doors.cluster.get(verdict.job_id, ""),
+        local_queue=attempt.local_queue or doors.local.get(verdict.job_id, ""),
     )
     if not moved:  # nothing may be stored then: what is held would be nobody's
         raise JobChanged(f"{job.name} changed while a replica was being added.")
@@ -335,7 +341,7 @@ def retire(
         session,
         attempt,
         quota_usage=[list(use) for use in sum_usage(left)],
-        scale_number=attempt.scale_number + 1,
+        scale_number=number_next(attempt, now),
     )
     if not done:
         raise JobChanged(f"{job.name} changed while a replica was being taken away.")
@@ -357,10 +363,14 @@ def load_scale_plans(
 ) -> list[tuple[Job, Attempt, AttemptPlan]]:
     """Return what backends are to make of attempts whose replicas changed, as they stand now."""
     return [
-        (job, attempt, replace(plan, scale_number=attempt.scale_number))
+        (job, attempt, replace(plan, scale_number=attempt.scale_number, leaving=_leaving(attempt)))
         for job, attempt, plan in load_plans_of(session, attempts, around)
         if attempt.state in GROWING and attempt.scale_number != attempt.scale_told
     ]
+
+
+def _leaving(attempt: Attempt) -> tuple[int, ...]:
+    return tuple(each.rank for each in attempt.replicas if each.leaving_at is not None)
 
 
 def note_scale_failed(

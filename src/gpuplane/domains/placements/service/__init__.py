@@ -19,6 +19,7 @@ from gpuplane.domains.placements.rules import (
 from gpuplane.domains.placements.service.devices import register_devices, retire_devices
 from gpuplane.domains.placements.service.orders import (
     choose_running,
+    choose_running_instance,
     mark_busy,
     mark_idle,
     mark_replicas_busy,
@@ -76,6 +77,7 @@ __all__ = [
     "check",
     "choose_reservation",
     "choose_running",
+    "choose_running_instance",
     "count_standing",
     "create_reservation",
     "end_repartition",

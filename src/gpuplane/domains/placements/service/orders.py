@@ -143,6 +143,24 @@ def choose_running(
     return tuple(each.gpu_id for each in sorted(fitting, key=unlikely)[:count])
 
 
+def choose_running_instance(
+    session: WriteSession, instances: Sequence[MigPlacement]
+) -> MigPlacement | None:
+    """Return the first of these MIG instances that nobody holds, None where all are held.
+
+    It is what work holds that runs on a node already, whatever else is said of the GPU.
+    """
+    if not instances:
+        return None
+    guards = repository.lock_devices(session, {each.gpu_id for each in instances})
+    for each in instances:
+        guard = guards.get(each.gpu_id)
+        is_whole = guard is None or (guard.allocated_milli and not guard.allocated_mig_mask)
+        if guard is not None and not is_whole and not guard.allocated_mig_mask >> each.start & 1:
+            return each
+    return None
+
+
 def mark_busy(session: WriteSession, attempt_ids: Sequence[AttemptId], at: int) -> None:
     """Say that these attempts work from now on; again changes nothing."""
     _mark(session, attempt_ids, at, at)

@@ -20,6 +20,7 @@ from gpuplane.domains.queues.rules.encoding import (
     encode_limits,
     limits_of,
 )
+from gpuplane.domains.queues.rules.levels import find_laid_out, find_level
 from gpuplane.domains.queues.rules.naming import find_misspelt_flavor, find_unknown_model
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "encode_cohort",
     "encode_limits",
     "find_door",
+    "find_laid_out",
+    "find_level",
     "find_misspelt_flavor",
     "find_unknown_model",
     "grants",

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Iterable
 
 from gpuplane.core.hardware import KNOWN_MODELS, find_models
+from gpuplane.core.mig.profiles import MIG_RESOURCE_PREFIX
 from gpuplane.core.quota.flavors import ANY_FLAVOR
 from gpuplane.core.quota.specs import GPU, FlavorResource
-
-MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 
 
 def find_misspelt_flavor(flavors: Iterable[str]) -> tuple[str, str] | None:

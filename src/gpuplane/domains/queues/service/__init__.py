@@ -9,6 +9,7 @@ from gpuplane.domains.queues.rules import (
     known_doors,
     quantity_text,
 )
+from gpuplane.domains.queues.rules.levels import find_laid_out, find_level
 from gpuplane.domains.queues.rules.seen import Conflict, Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.rules.topologies import TopologySpec
 from gpuplane.domains.queues.service.adopting import (
@@ -129,6 +130,8 @@ __all__ = [
     "ensure_default_quotas",
     "find_door",
     "find_highest_class",
+    "find_laid_out",
+    "find_level",
     "find_seen_door",
     "find_standing",
     "find_tenant_id",

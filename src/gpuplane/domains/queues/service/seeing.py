@@ -1,10 +1,13 @@
 """What clusters that admit by themselves show of their queues, kept beside what was declared."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.ids import ClusterId
+from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.quantities import quantity_text
 from gpuplane.core.quota.specs import (
     CPU,
@@ -22,6 +25,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.rules import encode_cluster_queue, encode_cohort
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
@@ -127,7 +131,7 @@ def ensure_default_quotas(session: WriteSession, cluster_id: ClusterId, now: int
     )
     # A queue that names a flavor which is not there admits nothing at all.
     models = {
-        each.name: cluster.gpu_shapes[each.name][1] * 1000
+        each.name: _count_devices(present, each.name)
         for each in flavors
         if each.name in cluster.gpu_shapes and PRODUCT_LABEL in each.node_labels
     }
@@ -141,12 +145,28 @@ def ensure_default_quotas(session: WriteSession, cluster_id: ClusterId, now: int
         FlavorResource(ANY_FLAVOR, name): ResourceQuota(amount) for name, amount in amounts.items()
     }
     if models:
-        groups.append(ResourceGroup((GPU,), tuple(models)))
-        quotas |= {FlavorResource(name, GPU): ResourceQuota(n) for name, n in models.items()}
+        cut = sorted({name for counts in models.values() for name in counts} - {GPU})
+        groups.append(ResourceGroup((GPU, *cut), tuple(models)))
+        quotas |= {
+            FlavorResource(model, name): ResourceQuota(counts[name])
+            for model, counts in models.items()
+            for name in (GPU, *cut)
+        }
     spec = ClusterQueueSpec(DEFAULT_NAME, None, tuple(groups), quotas)
     repository.insert_cluster_queue(session, cluster_id, spec, now)
     session.wake("kueue", "scheduler")
     return [DEFAULT_NAME]
+
+
+def _count_devices(present: Sequence[Node], model: str) -> Counter[str]:
+    """Return how much of a model there is, by resource: whole GPUs in milli, MIG instances each."""
+    found: Counter[str] = Counter()
+    for gpu in (gpu for node in present for gpu in node.gpus):
+        if not gpu.present or gpu.model != model:
+            continue
+        found[GPU] += 0 if gpu.mig_enabled else WHOLE_GPU_MILLI
+        found.update(resource_of_profile(profile) for profile, _ in gpu.mig_instances)
+    return found
 
 
 def _read(made: Seen, kind: SeenKind, found: Mapping[str, Any]) -> Seen:

@@ -165,8 +165,19 @@ def _warnings(
         if admits_itself(found.cluster)
         else "until then nothing can be placed on it"
     )
-    return tuple(
+    told = [
         f"{found.cluster.name} has no node of {flavor}: the quota of it holds from when one is "
         f"there, and {effect}."
         for flavor in sorted(named & missing)
+    ]
+    laid_out = sorted(
+        each.name
+        for each in found.seen
+        if each.kind is SeenKind.FLAVOR and each.name in named and each.spec.get("topologyName")
     )
+    if laid_out and len(shown.declared.spec.resource_groups) > 1:
+        told.append(
+            f"{', '.join(laid_out)} has a Topology, and Kueue lays out only what comes from one "
+            "flavor as a whole: put all resources of the queue into one group."
+        )
+    return tuple(told)

@@ -115,15 +115,30 @@ async def serving(
         await client.close()
 
 
+def gpu_groups(flavor: str, gpus: int) -> list[dict[str, Any]]:
+    """Return the resource groups of a queue with so many GPUs."""
+    quota = {"name": GPU, "nominalQuota": gpus}
+    return [{"coveredResources": [GPU], "flavors": [{"name": flavor, "resources": [quota]}]}]
+
+
 async def dispatch(world: KueueWorld, workers: Sequence[Worker], tenant: str, gpus: int) -> None:
-    """Declare a dispatching queue of a tenant with its queues on the workers, and connect them."""
+    """Declare a dispatching queue of so many GPUs with its queues on the workers; connect them."""
+    quotas = [gpu_groups("any", gpus), *([gpu_groups(FLAVOR, gpus)] * len(workers))]
+    await dispatch_to(world, workers, tenant, quotas)
+
+
+async def dispatch_to(
+    world: KueueWorld, workers: Sequence[Worker], tenant: str, quotas: Sequence[Any]
+) -> None:
+    """Declare a dispatching queue of a tenant with its queues on the workers, and connect them.
+
+    Args:
+        quotas: The resource groups of the manager's queue, then those of each worker's.
+    """
     queue = f"{world.prefix}-all"
     names = [world.name, *(each.name for each in workers)]
-    for name in names:
-        flavor = "any" if name == world.name else FLAVOR
-        quota = {"name": GPU, "nominalQuota": gpus}
-        group = {"coveredResources": [GPU], "flavors": [{"name": flavor, "resources": [quota]}]}
-        body: dict[str, Any] = {"name": queue, "resourceGroups": [group]}
+    for name, groups in zip(names, quotas, strict=True):
+        body: dict[str, Any] = {"name": queue, "resourceGroups": groups}
         body["preemption"] = {"withinClusterQueue": "LowerPriority"}
         await world.ask("POST", f"/clusters/{name}/quotas", 201, json=body)
         door = {"name": "main", "tenant": tenant, "clusterQueue": queue}
@@ -142,7 +157,7 @@ async def dispatch(world: KueueWorld, workers: Sequence[Worker], tenant: str, gp
                 return False
         return True
 
-    await world.until(are_connected, "the workers are connected")
+    await world.until(are_connected, "the workers are connected", 120.0)
 
 
 async def disconnect(world: KueueWorld, workers: Sequence[Worker]) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gpuplane.kit.sealing import SealingKeys
-from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.connections import read_kubeconfig
-from gpuplane.kube.kinds import JOB, MULTIKUEUE_CLUSTER, WORKLOAD
+from gpuplane.kube.kinds import JOB, WORKLOAD
 from gpuplane.kube.kueue.dispatching import DISPATCHER
-from gpuplane.kube.kueue.states import read_conditions, read_workload
+from gpuplane.kube.kueue.states import read_workload
 from rig.binaries import Binaries
 from rig.clusters import Cluster
 from rig.rigs import RigPlan, running_rig
-from tests.kubernetes.kueue.workers import JOB_SETS, add_worker, groups, job, queue_objects
+from tests.kubernetes.kueue.dispatching import dispatch_to, serving
+from tests.kubernetes.kueue.workers import groups, job
 from tests.kubernetes.kueue.worlds import KueueWorld, running_kueue_world
 
 HANG_S = 120.0
@@ -41,15 +42,6 @@ class Manager:
         self.space = f"tenant-{tenant}"
         self.near, self.far = f"w01-{world.prefix}-near", f"w02-{world.prefix}-far"
 
-    async def is_connected(self) -> bool:
-        """Return whether both workers are."""
-        told = []
-        for name in (self.near, self.far):
-            found = await self.world.client.find(MULTIKUEUE_CLUSTER.at("v1beta2"), name)
-            conditions = read_conditions((found or {}).get("status", {}).get("conditions"))
-            told.append("Active" in conditions and conditions["Active"].true)
-        return all(told)
-
     async def run(self, name: str, cpus: int, patience_s: float) -> str:
         """Run a Job to its end and return the worker that had it."""
         await self.world.client.create(job(self.space, name, cpus), self.space)
@@ -63,49 +55,45 @@ class Manager:
         states = [read_workload(each) for each in found]
         return next(each.cluster_name for each in states if each.owners[0][1] == name)
 
-
-async def connect(world: KueueWorld, sealing: SealingKeys, clusters: dict[str, Cluster]) -> Manager:
-    """Declare a dispatching queue and let the run connect both workers."""
-    tenant, base, queue = (
-        await world.tenant("acme"),
-        f"/clusters/{world.name}",
-        f"{world.prefix}-all",
-    )
-    quota = {"name": queue, "resourceGroups": groups(8)}
-    await world.ask("POST", f"{base}/quotas", 201, json=quota)
-    door = {"name": "main", "tenant": tenant, "clusterQueue": queue}
-    await world.ask("POST", f"{base}/queues", 201, json=door)
-    for (name, cluster), cpus in zip(clusters.items(), (1, 4), strict=True):
-        text = cluster.kubeconfig.read_text()
-        await add_worker(world, sealing, f"{world.prefix}-{name}", text)
-        async with KubeClient(read_kubeconfig(text), field_manager="test") as client:
-            await client.apply(JOB_SETS, force=True)
-            for each in queue_objects(world, tenant, cpus):
-                await client.apply(each, force=True)
-    body = {"workers": [f"{world.prefix}-{name}" for name in clusters], "queues": [queue]}
-    started = await world.ask("PUT", f"{base}/multikueue", 202, json=body)
-    done = await world.until_over(started["runId"])
-    assert done["status"] == "completed", done
-    return Manager(world, tenant)
+    async def submit(self, tenant: str, name: str, patience_s: float) -> str:
+        """Run a job that is submitted here to its end and return the cluster that had it."""
+        image = {"image": "registry.test/python:3.11", "command": ["sleep", "1"]}
+        fields = {"cpu_cores": 1, "memory_gb": 1, "deployment_type": "docker", "spec": image}
+        made = await self.world.submit(tenant, name=name, queue="main", **fields)
+        over = partial(self.world.has_status, made["id"], "completed")
+        await self.world.until(over, f"{name} is over", patience_s)
+        return str((await self.world.job(made["id"]))["cluster_id"])
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 async def test_the_preferred_worker_is_first_and_one_that_hangs_holds_nobody_up(
     rig_binaries: Binaries, sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
 ) -> None:
     plan = RigPlan(workers=2, nodes=[("cpu", 1)], process_nodes=[])
     with running_rig(plan) as rig:
         dispatch_in_order(rig.manager)
-        workers = {"near": rig.clusters["worker-1"], "far": rig.clusters["worker-2"]}
+        clusters = {"near": rig.clusters["worker-1"], "far": rig.clusters["worker-2"]}
         text = rig.manager.kubeconfig.read_text()
-        async with running_kueue_world(text, sqlite_url, tmp_path, sealing_keys) as world:
-            manager = await connect(world, sealing_keys, workers)
-            await world.until(manager.is_connected, "both workers are connected", HANG_S)
-            had = [await manager.run(f"small-{number}", 1, HANG_S) for number in range(2)]
-            assert had == [manager.near] * 2
+        async with (
+            running_kueue_world(text, sqlite_url, tmp_path, sealing_keys) as world,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            near, far = [
+                await stack.enter_async_context(
+                    serving(world, sealing_keys, tmp_path / name, name, each.kubeconfig.read_text())
+                )
+                for name, each in clusters.items()
+            ]
+            tenant = await world.tenant("acme")
+            await dispatch_to(world, [near, far], tenant, [groups(8), groups(1), groups(4)])
+            manager = Manager(world, tenant)
+            assert await manager.run("small", 1, HANG_S) == manager.near
+            assert await manager.submit(tenant, "ours", HANG_S) == str(near.cluster_id)
             assert await manager.run("large", 2, HANG_S) == manager.far
-            workers["near"].parts["kube-apiserver"].freeze()
+            clusters["near"].parts["kube-apiserver"].freeze()
             try:
                 assert await manager.run("while-near-hangs", 1, HANG_S) == manager.far
+                had = await manager.submit(tenant, "ours-while-near-hangs", HANG_S)
+                assert had == str(far.cluster_id)
             finally:
-                workers["near"].parts["kube-apiserver"].thaw()
+                clusters["near"].parts["kube-apiserver"].thaw()

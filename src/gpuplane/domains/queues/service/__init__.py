@@ -18,23 +18,25 @@ from gpuplane.domains.queues.service.adopting import (
     adopt_local_queue,
     take_back,
 )
+from gpuplane.domains.queues.service.declared import (
+    DeclaredQueues,
+    choose_door,
+    find_highest_class,
+    find_tenant_id,
+    load_declared,
+    load_specs,
+)
 from gpuplane.domains.queues.service.declaring import (
     CountUsers,
-    DeclaredQueues,
     change_cluster_queue,
     change_cohort,
     change_local_queue,
-    choose_door,
     create_cluster_queue,
     create_cohort,
     create_local_queue,
     delete_cluster_queue,
     delete_cohort,
     delete_local_queue,
-    find_highest_class,
-    find_tenant_id,
-    load_declared,
-    load_specs,
 )
 from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,

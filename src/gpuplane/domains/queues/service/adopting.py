@@ -15,14 +15,18 @@ from gpuplane.domains.queues.repository import Door
 from gpuplane.domains.queues.rules import cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
 from gpuplane.domains.queues.rules.topologies import TopologySpec
-from gpuplane.domains.queues.service.declaring import (
+from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
+    load_declared,
+)
+from gpuplane.domains.queues.service.declaring import (
     announce,
-    check_specs,
     create_cluster_queue,
     create_cohort,
     create_local_queue,
-    load_declared,
+)
+from gpuplane.domains.queues.service.refusing import (
+    check_specs,
 )
 from gpuplane.domains.queues.service.topologies import declared_topologies, store_topology
 from gpuplane.kube.kueue.names import ApiVersion

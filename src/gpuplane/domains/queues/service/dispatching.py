@@ -8,7 +8,9 @@ from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterRole
 from gpuplane.domains.queues.errors import BadQueue
-from gpuplane.domains.queues.service.declaring import load_declared
+from gpuplane.domains.queues.service.declared import (
+    load_declared,
+)
 from gpuplane.domains.queues.service.seeing import admits_itself
 from gpuplane.domains.queues.service.tenancies import STEP_MS, Caller
 from gpuplane.domains.runs import service as runs

@@ -11,7 +11,10 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues.repository import Declared, Door
 from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
-from gpuplane.domains.queues.service.declaring import DeclaredQueues, load_declared
+from gpuplane.domains.queues.service.declared import (
+    DeclaredQueues,
+    load_declared,
+)
 from gpuplane.domains.queues.service.seeing import admits_itself
 from gpuplane.kube.tenancy import namespace_of
 

@@ -16,11 +16,15 @@ from gpuplane.domains.queues.errors import BadQueue, QueueInUse
 from gpuplane.domains.queues.repository import Door
 from gpuplane.domains.queues.rules import DEFAULT_QUEUE, choose_common_queue
 from gpuplane.domains.queues.rules.seen import SeenKind
+from gpuplane.domains.queues.service.declared import (
+    load_declared,
+)
 from gpuplane.domains.queues.service.declaring import (
     change_local_queue,
     create_local_queue,
     delete_local_queue,
-    load_declared,
+)
+from gpuplane.domains.queues.service.refusing import (
     refuse_others,
 )
 from gpuplane.domains.runs import service as runs

@@ -17,7 +17,9 @@ from gpuplane.domains.queues.rules.topologies import (
     find_topology_problem,
     topology_of,
 )
-from gpuplane.domains.queues.service.declaring import announce
+from gpuplane.domains.queues.service.declaring import (
+    announce,
+)
 from gpuplane.domains.queues.service.seeing import admits_itself
 
 TOPOLOGIES = "topologies"

@@ -1,0 +1,202 @@
+"""What a declaration is refused for, each refusal naming the field and the fix; writes nothing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gpuplane.core.hardware import nearest_models
+from gpuplane.core.quota.specs import (
+    FlavorResource,
+    SpecProblem,
+    list_spec_problems,
+)
+from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters.service import Cluster, ClusterState
+from gpuplane.domains.identity import service as identity
+from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.queues import repository
+from gpuplane.domains.queues.errors import (
+    BadQueue,
+    ClusterLeaves,
+    QueueChanged,
+    QueueExists,
+)
+from gpuplane.domains.queues.repository import Declared, Door
+from gpuplane.domains.queues.rules import (
+    QueueSpecs,
+    find_misspelt_flavor,
+    find_unknown_model,
+)
+from gpuplane.domains.queues.rules.seen import SeenKind
+from gpuplane.domains.queues.service.declared import DeclaredQueues, local_spec
+from gpuplane.kit.errors import FieldError
+from gpuplane.kube.kueue.queues import find_untold, find_untold_door
+
+T = TypeVar("T")
+
+ADOPTERS = {
+    SeenKind.CLUSTER_QUEUE: "quotas",
+    SeenKind.LOCAL_QUEUE: "queues",
+    SeenKind.COHORT: "cohorts",
+}
+"""The command under which each kind is adopted."""
+KUEUE_FIELDS = {
+    "resource_groups": "resourceGroups",
+    "quotas": "resourceGroups",
+    "preemption": "preemption",
+    "flavor_fungibility": "flavorFungibility",
+    "fair_weight_milli": "fairSharing.weight",
+    "parent": "parent",
+    "cluster_queue": "clusterQueue",
+    "limits": "limits",
+    "covers_everything": "coversEverything",
+    "name": "name",
+}
+"""The names people write for the fields that the core names."""
+
+
+def check_specs(known: DeclaredQueues, **changes: Any) -> None:
+    """Refuse declarations that would not hold together, or that the cluster cannot keep.
+
+    Raises:
+        BadQueue: Naming the field.
+        ClusterLeaves: If the cluster is being deleted.
+    """
+    if known.cluster.state in (ClusterState.DRAINING, ClusterState.DELETING):
+        raise ClusterLeaves(
+            f"{known.cluster.name} is {known.cluster.state}: nothing is declared on it any more.",
+            field="cluster",
+            fix="Name another cluster, or register it again once it is gone.",
+        )
+    specs = replace(known.specs(), **changes)
+    _check(specs)
+    if known.cluster.config.get("admission") != "kueue":
+        return
+    for queue in specs.cluster_queues:
+        untold = find_untold(queue)
+        if untold is not None:
+            raise BadQueue(untold, field="coversEverything", fix="Declare resourceGroups.")
+    for door in specs.local_queues:
+        untold = find_untold_door(door)
+        if untold is not None:
+            raise BadQueue(untold, field="limits", fix="Leave the limits out.")
+
+
+def _check(specs: QueueSpecs) -> None:
+    flavors = [
+        flavor
+        for queue in specs.cluster_queues
+        for group in queue.resource_groups
+        for flavor in group.flavors
+    ]
+    misspelt = find_misspelt_flavor(flavors)
+    if misspelt is not None:
+        raise BadQueue(
+            f"The flavor {misspelt[0]!r} means a GPU model in another spelling than its own.",
+            field="resourceGroups",
+            fix=f"Write {misspelt[1]}.",
+        )
+    problems = list_spec_problems(specs.cluster_queues, specs.cohorts, specs.local_queues)
+    if problems:
+        raise _refused(problems)
+
+
+def require_models(
+    session: ReadSession, cluster: Cluster, quotas: Iterable[FlavorResource]
+) -> None:
+    """Refuse quotas of GPU models that nobody makes, where the flavors are our own.
+
+    Raises:
+        BadQueue: Naming the nearest models.
+    """
+    if cluster.config.get("admission") == "kueue":
+        return  # a flavor is any ResourceFlavor there; one that is missing shows on the queue
+    unknown = find_unknown_model(quotas, nodes.count_models(session, [cluster.id]))
+    if unknown is not None:
+        raise BadQueue(
+            f"There is no GPU model {unknown!r}.",
+            field="resourceGroups",
+            fix=f"Nearest models: {', '.join(nearest_models(unknown))}; `any` is every model.",
+        )
+
+
+def check_door(session: ReadSession, known: DeclaredQueues, name: str, door: Door) -> None:
+    """Refuse a door that would not hold together with the others.
+
+    Raises:
+        BadQueue: Naming the field.
+    """
+    tenants = identity.tenants_by_ids(session, {door.tenant_id})
+    names = {**known.tenants, **{key: each.name for key, each in tenants.items()}}
+    others = tuple(
+        local_spec(each, names)
+        for each in known.local_queues
+        if (each.name, each.spec.tenant_id) != (name, door.tenant_id)
+    )
+    mine = local_spec(Declared(name, door, 1, 0, 0), names)
+    check_specs(known, local_queues=(*others, mine))
+
+
+def _refused(problems: Sequence[SpecProblem]) -> BadQueue:
+    found = tuple(
+        FieldError(KUEUE_FIELDS.get(each.field, each.field), f"{each.subject}: {each.sentence}.")
+        for each in problems
+    )
+    first = found[0]
+    return BadQueue(first.reason, field=first.field, fix="Change the field named.", errors=found)
+
+
+def refuse_double(name: str, known: Sequence[str], kind: str) -> None:
+    """Refuse a name that is declared already.
+
+    Raises:
+        QueueExists: Always then.
+    """
+    if name in known:
+        raise QueueExists(
+            f"There is a {kind} {name!r} on this cluster already.",
+            field="name",
+            fix="Change it, or use another name.",
+        )  # fmt: skip - the refusal reads as one line
+
+
+def refuse_others(
+    session: ReadSession, known: DeclaredQueues, kind: SeenKind, name: str, namespace: str = ""
+) -> None:
+    """Refuse a name under which somebody else has an object on the cluster.
+
+    Raises:
+        QueueExists: Naming what adopts it.
+    """
+    for each in repository.list_seen(session, known.cluster.id, kind):
+        if (each.name, each.namespace) == (name, namespace) and not each.ours:
+            raise QueueExists(
+                f"Somebody else made a {kind} {name!r} on this cluster.",
+                field="name",
+                fix=f"Adopt it: gpuplane {ADOPTERS[kind]} adopt {name}. Or use another name.",
+            )
+
+
+def require_own(
+    session: ReadSession,
+    known: DeclaredQueues,
+    declared: Sequence[Declared[T]],
+    kind: SeenKind,
+    name: str,
+) -> None:
+    """Refuse to change what others made on the cluster."""
+    if all(each.name != name for each in declared):
+        refuse_others(session, known, kind, name)
+
+
+def require_done(name: str, *, done: bool) -> None:
+    """Refuse a change of what is not as it was read.
+
+    Raises:
+        QueueChanged: If nothing was changed.
+    """
+    if not done:
+        raise QueueChanged(
+            f"{name} was changed by somebody else meanwhile.",
+            fix="Read it again and repeat the change.",
+        )

@@ -68,7 +68,7 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["register", "lab", "--kubeconfig", "/dev/null"], "gpuplane clusters keys lab --issue"),
+        (["register", "lab", "--kubeconfig", __file__], "gpuplane clusters keys lab --issue"),
         (["rm", "lab", "--yes"], "gpuplane clusters show lab"),
     ],
     ids=["register", "rm"],

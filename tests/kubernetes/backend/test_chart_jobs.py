@@ -57,7 +57,5 @@ async def test_a_chart_is_submitted_runs_is_shown_and_is_uninstalled_when_it_is_
             assert await client.list(SECRET, "tenant-default", ours) == []
 
         refused = await it.client.post("/jobs", json=a_body(name="nowhere"))
-        late = refused.json()["id"]
-        assert await it.wait_for(late, "failed") == "failed"
-        told = (await it.client.get(f"/jobs/{late}")).json()
-        assert "spec.chart.name: this server has no chart nowhere" in told["status_message"]
+        assert refused.status_code == 422, refused.text
+        assert "nowhere" in refused.text

@@ -139,8 +139,8 @@ def create_reservation(
 
 def _refuse_kueue(session: ReadSession, wanted: Reservation) -> None:
     """Refuse what nobody would keep: Kueue knows quotas, and nothing of GPUs set aside."""
-    cluster = clusters.get_cluster(session, wanted.cluster_id)
-    if cluster.admits_by_kueue:
+    cluster = clusters.find_cluster(session, wanted.cluster_id)
+    if cluster is not None and cluster.admits_by_kueue:
         raise BadReservation(
             f"{cluster.name} admits by its own Kueue, which keeps no GPUs back for a time.",
             field="cluster",

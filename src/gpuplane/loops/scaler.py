@@ -90,7 +90,7 @@ class Scaler:
         Raises:
             Unavailable: If the backend cannot say now what it knows.
         """
-        if attempt.replicas_wanted is None or attempt.ensured_at is None:
+        if attempt.replicas_wanted is None:
             return False
         stops = attempt.state == "stopping"
         unseen = [r for r in attempt.replicas if r.phase == "pending" and (stops or r.leaving_at)]
@@ -98,6 +98,8 @@ class Scaler:
             return False
         seen = await backend.observe()
         known = frozenset(r.rank for r in seen.replicas if r.ref.attempt_id == attempt.id)
+        if attempt.ensured_at is None and not known:
+            return False  # it may never have been started; where it was, we died before noting it
         return await self._database.write(
             "jobs.end_unstarted",
             partial(

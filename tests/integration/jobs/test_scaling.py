@@ -6,9 +6,12 @@ import random
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import update
+
 from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
 from gpuplane.core.ids import AttemptId, JobId
 from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.tables import AttemptRow
 from gpuplane.domains.placements import service as placements
 from gpuplane.entry.checking import checks_at
 from tests.integration.jobs.worlds import World
@@ -166,6 +169,23 @@ async def test_a_replica_that_was_placed_and_not_told_ends_with_its_service(worl
     await _scale(world, job, 2)
     await world.loops["scheduler"].run_once()
     assert [rank for rank, _ in await _held(world)] == [0, 1]
+    await world.ask("DELETE", f"/jobs/{job['id']}")
+    await world.turn(2)
+    assert (await world.job(job["id"]))["status"] == "cancelled"
+    assert await _held(world) == []
+    assert await _faults(world) == []
+
+
+async def test_a_service_ends_whose_start_was_never_noted_and_that_grew_since(
+    world: World,
+) -> None:
+    job = await _service(world)
+    await _scale(world, job, 2)
+    await world.loops["scheduler"].run_once()
+    # As after a death between the start and its note: the observer saw it run all the same.
+    await world.server.database.write(
+        "forget", lambda s: s.execute(update(AttemptRow).values(ensured_at=None))
+    )
     await world.ask("DELETE", f"/jobs/{job['id']}")
     await world.turn(2)
     assert (await world.job(job["id"]))["status"] == "cancelled"

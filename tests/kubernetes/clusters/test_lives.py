@@ -118,4 +118,4 @@ async def test_a_deletion_by_force_ends_work_and_says_what_it_loses(
         run = await end_of(it, deleted.json()["workflow_id"])
         assert run["status"] == "completed"
         assert await it.wait_for(job, "cancelled") == "cancelled"
-        assert "was deleted" in (await it.client.get(f"/jobs/{job}")).json()["status_message"]
+        assert "deleted" in (await it.client.get(f"/jobs/{job}")).json()["status_message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,12 @@ async def state_of(it: Inside, name: str) -> str:
 async def submit(it: Inside, name: str, command: str) -> str:
     """Submit a batch job to the cluster east and return its id."""
     spec = {"image": IMAGE, "command": ["sh", "-c", command]}
-    body = {"name": name, "cluster": "east", "gpu_count": 0, "deployment_type": "docker"}
+    body: dict[str, Any] = {
+        "name": name, "cluster": "east", "gpu_count": 0, "deployment_type": "docker",
+    }  # fmt: skip
     body["spec"] = spec
+    # Pods of fake nodes end as KWOK is told; these are to run as long as they say.
+    body["placement"] = {"node_selector": {"rig.gpuplane.io/kind": "process"}}
     answer = await it.client.post("/jobs", json=body)
     assert answer.is_success, answer.text
     found: str = answer.json()["id"]

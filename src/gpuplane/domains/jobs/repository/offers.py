@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import RowMapping, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, delete, insert, or_, select, update
 
 from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import JobStatus
@@ -58,58 +58,52 @@ def list_offers(session: ReadSession, cluster_id: ClusterId | None = None) -> li
 
 def list_to_ensure(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
     """Return offers that a cluster was not told of yet, oldest first."""
-    query = (
-        select(offers)
-        .where(
-            offers.c.cluster_id == cluster_id,
-            offers.c.state == OFFERED,
-            offers.c.ensured_at.is_(None),
-        )
-        .order_by(offers.c.offered_at, offers.c.attempt_id)
-        .limit(limit)
+    return _list_oldest(
+        session,
+        limit,
+        offers.c.cluster_id == cluster_id,
+        offers.c.state == OFFERED,
+        offers.c.ensured_at.is_(None),
     )
-    return [_offer(row) for row in session.rows(query)]
 
 
 def list_to_evict(session: ReadSession, cluster_id: ClusterId, limit: int) -> list[Offer]:
     """Return offers to be taken back that a cluster was not told of yet, oldest first."""
-    query = (
-        select(offers)
-        .where(
-            offers.c.cluster_id == cluster_id,
-            offers.c.state == WITHDRAWING,
-            offers.c.evict_sent_at.is_(None),
-        )
-        .order_by(offers.c.offered_at, offers.c.attempt_id)
-        .limit(limit)
+    return _list_oldest(
+        session,
+        limit,
+        offers.c.cluster_id == cluster_id,
+        offers.c.state == WITHDRAWING,
+        offers.c.evict_sent_at.is_(None),
     )
-    return [_offer(row) for row in session.rows(query)]
 
 
 def list_to_take(session: ReadSession, worker_id: ClusterId, limit: int) -> list[Offer]:
     """Return offers dispatched to a worker that keeps no record of them yet, oldest first."""
-    query = (
-        select(offers)
-        .where(
-            offers.c.worker_id == worker_id,
-            offers.c.state == OFFERED,
-            offers.c.taken_at.is_(None),
-        )
-        .order_by(offers.c.offered_at, offers.c.attempt_id)
-        .limit(limit)
+    return _list_oldest(
+        session,
+        limit,
+        offers.c.worker_id == worker_id,
+        offers.c.state == OFFERED,
+        offers.c.taken_at.is_(None),
     )
-    return [_offer(row) for row in session.rows(query)]
 
 
 def list_to_let_go(session: ReadSession, worker_id: ClusterId, limit: int) -> list[Offer]:
     """Return offers to be taken back that a worker was not told of yet, oldest first."""
+    return _list_oldest(
+        session,
+        limit,
+        offers.c.worker_id == worker_id,
+        offers.c.state == WITHDRAWING,
+        offers.c.worker_told_at.is_(None),
+    )
+
+
+def _list_oldest(session: ReadSession, limit: int, *conditions: ColumnElement[bool]) -> list[Offer]:
     query = (
         select(offers)
-        .where(
-            offers.c.worker_id == worker_id,
-            offers.c.state == WITHDRAWING,
-            offers.c.worker_told_at.is_(None),
-        )
+        .where(*conditions)
         .order_by(offers.c.offered_at, offers.c.attempt_id)
         .limit(limit)
     )

@@ -79,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One rank of an attempt and what was last seen of it."""
+    """One rank of an attempt and what was last seen of it: nothing, unless said."""
 
     id: ReplicaId
     attempt_id: AttemptId
@@ -89,16 +89,16 @@ class Replica:
     gpu_ids: tuple[str, ...]
     gpu_milli: int
     mig_device: str | None
-    phase: str
-    ready: bool | None
-    started_at: int | None
-    ended_at: int | None
-    exit_code: int | None
-    signal: int | None
-    reason: str
-    message: str
-    url: str | None
-    restart_count: int
+    phase: str = "pending"
+    ready: bool | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    url: str | None = None
+    restart_count: int = 0
     gpu_memory_peak_mib: int | None = None
     """Peak memory of its fullest GPU as far as it was measured."""
     gpu_utilization_permille: int | None = None

@@ -236,16 +236,6 @@ def blank_replica(replica_id: ReplicaId, attempt_id: AttemptId, place: ReplicaPl
         gpu_ids=place.gpu_ids,
         gpu_milli=place.gpu_milli,
         mig_device=None if mig is None else mig_device_of(mig),
-        phase="pending",
-        ready=None,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        signal=None,
-        reason="",
-        message="",
-        url=None,
-        restart_count=0,
     )
 
 

@@ -291,16 +291,6 @@ def _attempt_of(
             gpu_ids=tuple(each.gpu_ids),
             gpu_milli=each.gpu_milli,
             mig_device=None if each.mig is None else mig_device_of(each.mig),
-            phase="pending",
-            ready=None,
-            started_at=None,
-            ended_at=None,
-            exit_code=None,
-            signal=None,
-            reason="",
-            message="",
-            url=None,
-            restart_count=0,
             quota_usage=() if scales else None,
         )
         for each in places

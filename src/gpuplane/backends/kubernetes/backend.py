@@ -124,6 +124,7 @@ class KubernetesBackend:
             self._is_silent,
             self.forget,
             self._releases.uninstall,
+            self._releases.withdraw,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
         self._troubles = PodTroubles(client, self._view, clock, self._changed.set)

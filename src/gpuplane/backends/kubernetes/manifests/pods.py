@@ -24,6 +24,9 @@ CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.
 LEVEL = "kueue.x-k8s.io/podset-{mode}-topology"
 """Annotation of a pod template: the level of a Topology in which Kueue is to keep its pods."""
 
+NOTHING_RUNS = "registry.k8s.io/pause:3.10"
+"""Image of a pod template that only says what is asked for: a template must name one."""
+
 MASTER_PORT = 29_500
 """PyTorch's own default; pods have addresses of their own, so nothing else is on it."""
 
@@ -94,6 +97,29 @@ def compute_template(
     if annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def compute_ask(plan: AttemptPlan, settings: KubernetesSettings, cluster_id: str) -> dict[str, Any]:
+    """Return a pod template that says what a replica asks for, and would run nothing."""
+    container = {
+        "name": names.CONTAINER,
+        "image": NOTHING_RUNS,
+        "resources": _resources(plan, compute_claim(plan.resources, ())),
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        **_wishes(plan, settings),
+        **_models(plan),
+    }
+    return {"metadata": {"labels": owner_labels(plan, cluster_id)}, "spec": spec}
+
+
+def list_tolerations(plan: AttemptPlan, settings: KubernetesSettings) -> list[dict[str, Any]]:
+    """Return the taints that the pods of a job tolerate."""
+    found: list[dict[str, Any]] = _wishes(plan, settings).get("tolerations", [])
+    return found
 
 
 def needs_gates(plan: AttemptPlan) -> bool:

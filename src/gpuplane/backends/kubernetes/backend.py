@@ -248,6 +248,11 @@ class KubernetesBackend:
                 )
         self._note_change()
 
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Return if the chart of a job may run; see `ChecksCharts`."""
+        with starting.told():
+            await self._releases.check(plan)
+
     async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Keep a record of what another cluster sent here; see `Dispatches`."""
         await self.open()

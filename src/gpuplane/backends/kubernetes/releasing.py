@@ -65,6 +65,9 @@ from gpuplane.kube.helm import Chart, Helm, HelmError
 from gpuplane.kube.kinds import JOB, SECRET
 from gpuplane.kube.webhooks import find_silent
 
+CHECKS_AT_ONCE = 2
+"""Charts of a cluster being checked at a submit: each is a process that renders."""
+
 _LATER = frozenset({"Unreachable", "Unauthorized", "Busy"})
 """What says nothing of the chart: the same may succeed at the next turn."""
 
@@ -91,6 +94,7 @@ class Releases:
         self._now_ms = now_ms
         self._helm = Helm(client.connection, binary=tools.helm or "helm", home=home)
         self._operation = asyncio.Lock()
+        self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._starts: dict[AttemptId, asyncio.Task[None]] = {}
 
     async def ensure(self, plan: AttemptPlan, secrets: Mapping[str, str]) -> None:
@@ -115,6 +119,11 @@ class Releases:
         error = task.exception()
         if error is not None:
             raise error
+
+    async def check(self, plan: AttemptPlan) -> None:
+        """Render and check the chart of a job, and write nothing; see `ChecksCharts`."""
+        async with self._checking:
+            await self._render(plan)
 
     async def uninstall(self, record: Record) -> None:
         """Take the release of an attempt away; again, when that was done, does nothing.
@@ -291,12 +300,14 @@ class Releases:
         version = (await self._client.version()).text
         namespace = names.namespace_of(plan.tenant_name)
         try:
-            with find_chart(self._tools, plan) as chart:
+            with contextlib.ExitStack() as place:
+                found = find_chart(self._tools, plan)
+                chart = await asyncio.to_thread(place.enter_context, found)
                 text = await self._helm.template(
                     rendered_name(plan), namespace, chart, values_of(plan), kube_version=version
                 )
                 about = await self._helm.show_chart(chart)
-            documents = load_documents(text)
+            documents = await asyncio.to_thread(load_documents, text)
             source = load_documents(about)
         except HelmError as error:
             if error.reason == "InvalidValues":

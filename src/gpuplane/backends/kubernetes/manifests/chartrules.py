@@ -7,7 +7,7 @@ help. Never changes an object.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuplane.backends.interface import BackendError
+from gpuplane.backends.interface import BackendError, Unfit
 from gpuplane.core.reasons import Word
 
 Object = dict[str, Any]
@@ -58,7 +58,7 @@ _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 def refusal(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
     """Return the refusal of a chart as the job's people are told it: it would never start."""
-    return BackendError(Word.START_REFUSED, f"{field}: {reason}. {fix}")
+    return Unfit(Word.START_REFUSED, field, reason, fix)
 
 
 def failure(reason: str, fix: str, field: str = "spec.chart") -> BackendError:

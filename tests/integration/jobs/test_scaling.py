@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation, ScaleObservation
 from gpuplane.core.ids import AttemptId, JobId
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.tables import AttemptRow
@@ -180,6 +180,28 @@ async def test_a_service_scaled_to_zero_runs_on_costs_nothing_and_grows_again(wo
     assert await _ranks(world, job) == [(1, "running"), (2, "running")]
     found = await world.job(job["id"])
     assert (found["status"], found["attempt_count"]) == ("running", 1)
+    assert await _faults(world) == []
+
+
+async def test_a_service_without_replicas_that_somebody_deleted_on_its_cluster_comes_back(
+    world: World,
+) -> None:
+    job = await _service(world)
+    await _scale(world, job, 0)
+    await world.turn(2)
+    found = await world.job(job["id"])
+    attempt = found["current_attempt"]
+    gone = [ScaleObservation(AttemptRef(AttemptId(UUID(attempt["id"])), 1), 0, is_gone=True)]
+    for changes in (1, 0):
+        write, now = world.server.database.write, world.server.clock.now_ms()
+        assert await write("gone", lambda s, n=now: jobs.note_scales(s, gone, n)) == changes  # type: ignore[misc]  # the default binds the loop's
+    await world.turn(2)
+    lost = await world.job(job["id"])
+    assert (lost["status"], lost["reason"]) == ("pending", "DeletedOnCluster")
+    await world.after(60)
+    back = await world.job(job["id"])
+    assert (back["status"], back["attempt_count"]) == ("running", 2)
+    assert await _ranks(world, job) == [(0, "running")]
     assert await _faults(world) == []
 
 

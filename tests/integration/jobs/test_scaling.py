@@ -44,6 +44,11 @@ async def _ranks(world: World, job: dict[str, Any]) -> list[tuple[int, str]]:
     return [(each["rank"], each["phase"]) for each in found["current_attempt"]["replicas"]]
 
 
+async def _replicas(world: World, job: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await world.job(job["id"]))["current_attempt"]["replicas"]
+    return found
+
+
 async def _held(world: World) -> list[tuple[int, str]]:
     """Return (rank, GPU) of all that is held."""
     rows = await world.server.database.read(placements.list_open)
@@ -115,6 +120,34 @@ async def test_a_replica_that_finds_no_room_waits_with_the_usual_reason(world: W
     await world.turn(2)
     assert (await world.job(job["id"]))["current_attempt"]["scale"]["reason"] == ""
     assert await _faults(world) == []
+
+
+async def test_an_added_replica_lies_as_the_spreading_of_its_job_says(world: World) -> None:
+    apart = await _service(world, gpu_type=None, placement={"spreading": "spread"})
+    together = await _service(
+        world, name="pair", gpu_type="H100-80GB", placement={"spreading": "same_node"}
+    )
+    for job in (apart, together):
+        await _scale(world, job, 3)
+    await world.turn(4)
+    assert len({each["node"] for each in await _replicas(world, apart)}) == 3
+    assert len(await _replicas(world, together)) == 3
+    assert len({each["node"] for each in await _replicas(world, together)}) == 1
+    assert await _faults(world) == []
+
+
+async def test_an_added_replica_waits_for_a_node_where_its_job_has_none(world: World) -> None:
+    job = await _service(world, placement={"spreading": "spread"})
+    await _scale(world, job, 2)
+    await world.turn(3)
+    assert await _ranks(world, job) == [(0, "running")]
+    told = (await world.job(job["id"]))["current_attempt"]["scale"]
+    assert told["reason"] == "AffinityUnsatisfied"
+    # From none it starts anywhere: there is no replica to be apart from.
+    for wanted in (0, 1):
+        await _scale(world, job, wanted)
+        await world.turn(3)
+    assert await _ranks(world, job) == [(1, "running")]
 
 
 async def test_what_waits_is_placed_when_another_job_ends(world: World) -> None:

@@ -44,16 +44,22 @@ OWN_ROUTERS = (events_router, identity_router, secrets_router)
 
 
 class SteppingClock(SystemClock):
-    """The machine's clock, moved forward by hand."""
+    """The machine's clock, moved forward by hand, and by that alone once it is held."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
+        self._held_ms: int | None = None
 
     def advance(self, seconds: float) -> None:
         self.ahead_s += seconds
 
+    def hold(self) -> None:
+        """Have the time of day stand still, for sums that a slow machine must not change."""
+        self._held_ms = super().now_ms()
+
     def now_ms(self) -> int:
-        return super().now_ms() + int(self.ahead_s * 1000)
+        now = super().now_ms() if self._held_ms is None else self._held_ms
+        return now + int(self.ahead_s * 1000)
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s

@@ -116,6 +116,31 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What the account of a control plane may do with one resource, and what for."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def list_access_rules() -> tuple[AccessRule, ...]:
+    """Return the rules of an account with every right that is asked for, one a resource."""
+    verbs: dict[tuple[str, str], dict[str, None]] = {}
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for right in (*RIGHTS, *KUEUE_RIGHTS, *OPENSHIFT_RIGHTS):
+        part = "" if right.subresource is None else f"/{right.subresource}"
+        key = (right.kind.group, right.kind.plural + part)
+        verbs.setdefault(key, {}).update(dict.fromkeys(right.verbs))
+        reasons.setdefault(key, {})[right.reason] = None
+    return tuple(
+        AccessRule(group, resource, tuple(allowed), tuple(reasons[group, resource]))
+        for (group, resource), allowed in verbs.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MissingRight:
     """A right that the credentials do not have."""
 

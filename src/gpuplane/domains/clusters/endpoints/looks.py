@@ -9,6 +9,7 @@ from gpuplane.kit.errors import FieldError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig, Connection, read_kubeconfig
 from gpuplane.kube.errors import Forbidden, KubeError, Unauthorized, Unreadable
+from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.kube.preflight import OLDEST, ClusterLook, look_at
 
 LOOK_S = 20.0
@@ -70,8 +71,11 @@ async def look_by(connection: Connection, admission: str | None) -> Look:
         version=found.version,
         distribution=found.distribution,
         platform=found.platform,
-        admission=admission or ("kueue" if found.kueue else "embedded"),
-        warnings=tuple(right.sentence for right in found.missing),
+        admission=admission or ("kueue" if found.speaks_kueue else "embedded"),
+        warnings=(
+            *found.age_warnings,
+            *(f"Missing, and not needed to run work: {right.sentence}" for right in found.missing),
+        ),
         uid=found.uid,
         ingress_url=f"https://{found.domain}" if found.domain else "",
     )
@@ -105,6 +109,14 @@ def _check(found: ClusterLook, admission: str | None) -> None:
             code="kueue_absent",
             field="admission",
             fix="Leave admission out, and change it once Kueue is installed.",
+        )
+    if admission == "kueue" and not found.speaks_kueue:
+        raise ClusterRefused(
+            f"Its Kueue serves {', '.join(found.kueue_versions)} and none of "
+            f"{' and '.join(ApiVersion)}.",
+            code="kueue_too_old",
+            field="admission",
+            fix="Upgrade Kueue, or leave admission out and change it then.",
         )
 
 

@@ -37,5 +37,5 @@ def test_a_cluster_that_answers_too_many_requests_is_not_called_out_of_reach() -
     refused = _refusal(connection, TooManyRequests(429, "TooManyRequests", "try again later", 1.0))
     assert refused.code == "cluster_too_busy"
     assert "refuses requests as too many" in refused.detail
-    away = _refusal(connection, Unreachable(0, "Unreachable", "no route"))
+    away = _refusal(connection, Unreachable("no route"))
     assert away.code == "cluster_unreachable"

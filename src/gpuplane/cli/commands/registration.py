@@ -163,7 +163,7 @@ def register(
         body["addons"] = list(addons)
     made = _post_patiently(client, "/clusters", body, f"gpuplane clusters register {name} …")
     for warning in made["warnings"]:
-        note(f"missing, and not needed to run work: {warning}")
+        note(f"warning: {warning}")
     cluster = made["cluster"]
     click.echo(f"{cluster['name']} {cluster['kubernetes_version']} at {cluster['server_url']}")
     click.echo(f"key of its metrics, shown this once: {made['metrics_key']}")

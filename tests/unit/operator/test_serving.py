@@ -148,6 +148,9 @@ async def test_a_body_that_is_no_review_is_refused(webhooks: App, body: bytes, s
     [
         ([], "KUBERNETES_SERVICE_HOST"),
         (["--webhook-port", "9443"], "give --tls-cert and --tls-key"),
+        (["--metrics-port", "70000"], "0<=x<=65535"),
+        (["--workers", "0"], "1<=x<=64"),
+        (["--log-level", "LOUD"], "'debug', 'info', 'warning', 'error'"),
         (["--node-label", "pool", "--kubeconfig", "{config}"], "--node-label pool"),
         (["--kubeconfig", "{config}"], "kubeconfig"),
     ],

@@ -26,9 +26,9 @@ class _Meta(msgspec.Struct):
     finalizers: list[str] | None = None
 
 
-class _Spec(msgspec.Struct):
-    modelName: str = ""
-    retryPolicy: dict[str, Any] | None = None
+class _Spec(msgspec.Struct, rename="camel"):
+    model_name: str = ""
+    retry_policy: dict[str, Any] | None = None
     reservation: dict[str, Any] | None = None
     instances: dict[str, int] | None = None
     shares: dict[str, int] | None = None

@@ -200,10 +200,16 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True)
 class ScaleObservation:
-    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have."""
+    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have.
+
+    Args:
+        is_gone: Whether somebody else deleted what its replicas are made by, while it had none that
+            could be told as lost; it can never have one again.
+    """
 
     ref: AttemptRef
     wanted: int
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,12 +115,21 @@ class Answerer:
         if pod is None or not pod.is_judged:
             self._read.names(raw)
             return _NO_NAMES + raw + _ALL_FIT
+        if pod.wrong:
+            lasting = self._refuse(pod, self._read.names(raw))
+            return b"".join((_NO_NAMES, b"[]", _FAILED, _LASTING, lasting, _END))
         view.state.refresh(self._now())
         candidates = view.candidates(raw, self._read)
         listed, failed, lasting = self._judge(view, pod, candidates)
         if listed is None:
             return _NO_NAMES + raw + _ALL_FIT
         return b"".join((_NO_NAMES, listed, _FAILED, failed, _LASTING, lasting, _END))
+
+    def _refuse(self, pod: PodFacts, names: list[str]) -> bytes:
+        """Return why a pod whose annotations cannot be read goes to no node, by node, as JSON."""
+        self._refused(Word.UNREADABLE.value, len(names))
+        said = encode(f"{Word.UNREADABLE.value}: {pod.wrong}")
+        return b",".join(encode(name) + b":" + said for name in names)
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer `prioritize`.
@@ -161,7 +170,7 @@ class Answerer:
         """Tell whether a pod fits a node without its victims; a gang stops nobody piecemeal."""
         state = self.state
         place, record = state.place_of.get(node), state.nodes.get(node)
-        if pod.gang or place is None or record is None:
+        if pod.gang or pod.wrong or place is None or record is None:
             return False
         if not record.is_ours:
             return True
@@ -207,7 +216,9 @@ class Answerer:
         by_name = {self._take_in(view, raw): bytes(raw) for raw in raws}
         failed = lasting = b""
         kept = list(by_name.values())
-        if pod is not None and pod.is_judged:
+        if pod is not None and pod.is_judged and pod.wrong:
+            kept, lasting = [], self._refuse(pod, list(by_name))
+        elif pod is not None and pod.is_judged:
             view.state.refresh(self._now())
             candidates = look_up(list(by_name), view.state.place_of)
             listed, failed, lasting = self._judge(view, pod, candidates)

@@ -227,43 +227,16 @@ class KubernetesBackend:
 
     async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Start the attempt unless it was started already or was evicted; see `Backend`."""
-        await self.open()
-        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
-        async with lock:
-            with starting.told():
-                if plan.execution.chart is not None:
-                    await self._releases.ensure(plan, secrets)
-                    self._note_change()
-                    return
-                await starting.ensure_started(
-                    self.client,
-                    self._records,
-                    plan,
-                    secrets,
-                    self.settings,
-                    self.cluster_id,
-                    self._served,
-                    self._clock.now_ms,
-                )
-        self._note_change()
+        async with self._one_at_a_time(plan.ref):
+            if plan.execution.chart is not None:
+                await self._releases.ensure(plan, secrets)
+            else:
+                await self._start(starting.ensure_started, plan, secrets)
 
     async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Keep a record of what another cluster sent here; see `Dispatches`."""
-        await self.open()
-        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
-        async with lock:
-            with starting.told():
-                await dispatched.take(
-                    self.client,
-                    self._records,
-                    plan,
-                    secrets,
-                    self.settings,
-                    self.cluster_id,
-                    self._served,
-                    self._clock.now_ms,
-                )
-        self._note_change()
+        async with self._one_at_a_time(plan.ref):
+            await self._start(dispatched.take, plan, secrets)
 
     async def read_end(self, ref: AttemptRef) -> tuple[ReplicaObservation, ...]:
         """Return how what was sent elsewhere ended; see `Dispatches`."""
@@ -397,6 +370,30 @@ class KubernetesBackend:
         await self._open_and_heard()
         with starting.told():
             await self._settler.sweep()
+
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, ref: AttemptRef) -> AsyncIterator[None]:
+        """Hear the cluster first, and start one attempt only once at the same time."""
+        await self.open()
+        lock = self._starts.setdefault(ref.attempt_id, asyncio.Lock())
+        async with lock:
+            with starting.told():
+                yield
+        self._note_change()
+
+    async def _start(
+        self, start: starting.Start, plan: AttemptPlan, secrets: dict[str, str]
+    ) -> None:
+        await start(
+            self.client,
+            self._records,
+            plan,
+            secrets,
+            self.settings,
+            self.cluster_id,
+            self._served,
+            self._clock.now_ms,
+        )
 
     async def _open(self) -> None:
         with starting.told():

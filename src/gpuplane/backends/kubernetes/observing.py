@@ -307,6 +307,18 @@ def find_wanted(sight: Sight) -> int | None:
     return min(asked, record.most)
 
 
+def has_vanished(sight: Sight, now: int) -> bool:
+    """Return whether somebody deleted the Deployment of a service that was scaled to zero.
+
+    One that has replicas tells it by them, and one whose pods Kueue admits by the rank to come.
+    """
+    record = sight.record
+    if record.most is None or record.by_pod or record.fate != STARTED or record.evict_reason:
+        return False
+    is_without = all(str(rank) in record.outcomes for rank in record.staying)
+    return is_without and sight.main is None and now - record.at >= VANISHED_MS
+
+
 def find_scaled_away(sight: Sight, by_rank: Mapping[int, Pod]) -> frozenset[int]:
     """Return the ranks whose pods a scaler took away: as many as are there beyond what it wants.
 

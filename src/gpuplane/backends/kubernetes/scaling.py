@@ -14,14 +14,16 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.backends.interface import AttemptPlan, ScalerDecides
+from gpuplane.backends.interface import AttemptPlan, ScalerDecides, Unavailable
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import placements_of
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
+from gpuplane.backends.kubernetes.observing import DELETED
 from gpuplane.backends.kubernetes.records import Record, decide_scale, decide_told
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.views import ClusterView
+from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Forbidden, NotThere
@@ -111,6 +113,7 @@ async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_ked
 
     Raises:
         ScalerDecides: If an autoscaler holds that number.
+        Unavailable: If somebody deleted the Deployment; its job is soon told so.
         KubeError: What the cluster refused.
     """
     if record.most is None:
@@ -120,7 +123,12 @@ async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_ked
         name = await _find_scaler(client, kind, record)
         if name is not None:
             raise ScalerDecides(SCALER_DECIDES, f"{kind.kind} {name} decides how many there are")
-    await client.patch(DEPLOYMENT, record.name, {"spec": {"replicas": wanted}}, record.namespace)
+    try:
+        await client.patch(
+            DEPLOYMENT, record.name, {"spec": {"replicas": wanted}}, record.namespace
+        )
+    except NotThere as error:
+        raise Unavailable(str(Word.DELETED), DELETED) from error
 
 
 async def _find_scaler(client: KubeClient, kind: Kind, record: Record) -> str | None:

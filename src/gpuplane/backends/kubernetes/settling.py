@@ -123,6 +123,8 @@ class Settler:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look_at_all(self) -> None:
+        if not self._is_silent():
+            self._view.note_vanished(self._clock.now_ms())
         for record in self._view.records():
             self._start(record.id)
 

@@ -14,7 +14,7 @@ start for ever, and one that comes after it finds the workload by its name.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import (
@@ -67,6 +67,21 @@ from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
 """Annotation of a workload that was let go; in the same patch that lets it go."""
+
+Start = Callable[
+    [
+        KubeClient,
+        RecordStore,
+        AttemptPlan,
+        Mapping[str, str],
+        KubernetesSettings,
+        str,
+        Served,
+        Callable[[], int],
+    ],
+    Awaitable[None],
+]
+"""How one cluster begins with an attempt: what `ensure_started` is given, and what `take` is."""
 
 log = logging.getLogger("gpuplane.kubernetes")
 

@@ -58,14 +58,18 @@ def _path(cluster: str, list_name: str, name: str | None = None) -> str:
 
 
 def _groups(row: dict[str, Any]) -> str:
-    parts = []
-    for group in row["resourceGroups"]:
-        for flavor in group["flavors"]:
-            parts += [
-                f"{flavor['name']}:{each['name'].rpartition('/')[2]}={each['nominalQuota']}"
-                for each in flavor["resources"]
-            ]
-    return " ".join(parts)
+    """Return what is owned; without what is none of, where there is anything.
+
+    Every flavor of a group names each of its resources, most of them none in a mixed fleet.
+    """
+    parts = {
+        f"{flavor['name']}:{each['name'].rpartition('/')[2]}": str(each["nominalQuota"])
+        for group in row["resourceGroups"]
+        for flavor in group["flavors"]
+        for each in flavor["resources"]
+    }
+    some = {name: amount for name, amount in parts.items() if amount != "0"}
+    return " ".join(f"{name}={amount}" for name, amount in (some or parts).items())
 
 
 def _stands(row: dict[str, Any]) -> str:

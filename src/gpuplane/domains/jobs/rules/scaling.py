@@ -11,7 +11,13 @@ from uuid import uuid5
 from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import JobSpec, JobType, ReplicaRequest
+from gpuplane.core.workloads import (
+    JobSpec,
+    JobType,
+    PlacementRequest,
+    ReplicaRequest,
+    Spreading,
+)
 from gpuplane.domains.jobs.rules.attempts import OVER
 from gpuplane.domains.jobs.rules.values import Attempt, Job, Replica
 
@@ -99,6 +105,7 @@ def growth_of(job: Job, attempt: Attempt) -> Job | None:
     spec = replace(
         job.spec,
         replicas=ReplicaRequest(),
+        placement=_placement_beside(job, attempt),
         queue=name or job.spec.queue,
         preempts_others=False,
         deadline=None,
@@ -114,6 +121,19 @@ def growth_of(job: Job, attempt: Attempt) -> Job | None:
         promised_until=None,
         version=attempt.version,
     )
+
+
+def _placement_beside(job: Job, attempt: Attempt) -> PlacementRequest:
+    """Return where the next replica may lie, by how the job wants its replicas over nodes.
+
+    Nodes are told by where the job is: the replicas that hold devices, those among them that leave.
+    """
+    asked = job.spec.placement
+    if asked.spreading is Spreading.SPREAD:
+        return replace(asked, separate_from=(*asked.separate_from, job.id))
+    if asked.spreading is Spreading.SAME_NODE and attempt.replicas:
+        return replace(asked, co_locate_with=(*asked.co_locate_with, job.id))
+    return asked
 
 
 def growth_id(attempt: Attempt) -> JobId:

@@ -34,6 +34,7 @@ from gpuplane.domains.jobs.rules.scaling import (
     sum_usage,
 )
 from gpuplane.domains.jobs.service.admitting import AdmissionReport, Doors, blank_replica, order_of
+from gpuplane.domains.jobs.service.evicting import note_deleted
 from gpuplane.domains.jobs.service.planning import Surroundings, load_plans_of
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
 from gpuplane.domains.jobs.service.stopping import request_stop
@@ -41,6 +42,8 @@ from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.access import Principal
 from gpuplane.kit.ids import new_id
+
+VANISHED = "Somebody deleted its Deployment on the cluster while it had no replica."
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,9 @@ def note_scales(session: WriteSession, seen: Sequence[ScaleObservation], now: in
         if attempt is None or job is None or attempt.epoch != each.ref.epoch:
             continue
         if attempt.replicas_wanted is None or attempt.state not in GROWING:
+            continue
+        if each.is_gone:
+            changes += note_deleted(session, attempt.id, message=VANISHED, now=now)
             continue
         changes += _want(session, job, attempt, each.wanted, "autoscaler", now)
     return changes

@@ -251,7 +251,9 @@ class KubernetesBackend:
         """
         await self.open()
         with starting.told():
-            await scaling.scale(self.client, self._records, self._view, plan)
+            await scaling.scale(
+                self.client, self._records, self._view, plan, self.settings.remembered_pods
+            )
         self._note_change()
 
     async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
@@ -453,6 +455,10 @@ class KubernetesBackend:
     async def _end(self, record: Record, grace_s: int) -> None:
         """Delete the pods of an attempt with this grace, then what would make new ones."""
         labels = {ATTEMPT_ID: str(record.id)}
+        if record.by_pod:  # first what would have Kueue admit another pod for each that goes
+            await self.client.delete(
+                starting.kind_named(record.kind), record.name, record.namespace
+            )  # fmt: skip - the call reads as one line
         for rank, pod in self._ranks(record.id).items():
             if record.fate == STARTED and pod in self._view.pods(record.id):
                 self._tails.follow(pod, record.id, rank)

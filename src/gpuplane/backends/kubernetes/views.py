@@ -16,9 +16,9 @@ from gpuplane.backends.kubernetes.observing import (
     Sight,
     find_wanted,
     has_vanished,
-    observe_attempt,
     pods_by_rank,
 )
+from gpuplane.backends.kubernetes.ranking import observe
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -308,10 +308,10 @@ class ClusterView:
         sight = self.sight(attempt_id)
         seen: Iterable[ReplicaObservation] = ()
         if sight is not None and sight.record.fate != FORGOTTEN:
-            seen = observe_attempt(sight)
+            seen = observe(sight)
         by_rank = {each.rank: self._with_report(each) for each in seen}
         self._look_at_scale(attempt_id, sight)
-        scales = sight is not None and sight.record.most is not None
+        scales = sight is not None and (sight.record.most is not None or sight.record.by_pod)
         known = [
             key
             for key in (self._last if scales or not by_rank else ())

@@ -107,6 +107,9 @@ class AttemptPlan:
     """Ranks that are to end because fewer are wanted, and whose end is not known here yet."""
     scale_number: int = 0
     """Grows with each change of its replicas; an older plan changes nothing."""
+    next_rank: int = 0
+    """Where its cluster admits each pod by itself: ranks below this that are no replicas of the
+    plan are done with, and how they ended need not be told any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,9 @@ class ReplicaObservation:
     forbids: bool = False
     """Whether the attempt was evicted before it was started: its ranks are not known then, and
     what is said of this one holds of all."""
+    by_pod: bool = False
+    """Whether its cluster admits each pod of the attempt by itself: ranks are given as pods are
+    bound, and another takes the place of one that ended, under a rank of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +200,16 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True)
 class ScaleObservation:
-    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have."""
+    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have.
+
+    Args:
+        is_gone: Whether somebody else deleted what its replicas are made by, while it had none that
+            could be told as lost; it can never have one again.
+    """
 
     ref: AttemptRef
     wanted: int
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 HAMI_GPUS = "nvidia.com/use-gpuuuid"
 
 CONTAINER = "main"
+ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
+CLUSTER_VARIABLE = "GPUPLANE_CLUSTER_ID"
+"""In the environment of a service that Kueue admits: whose a Workload of Kueue is."""
 
 _SLUG_CHARS = 35
 _NOT_NAME = re.compile(r"[^a-z0-9]+")

@@ -13,14 +13,17 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank
+from gpuplane.backends.kubernetes.observing import pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
+from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STAND_IN,
     STARTED,
     Record,
+    decide_ranks,
     decide_settle,
+    takes_ranks,
 )
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -36,6 +39,7 @@ from gpuplane.backends.kubernetes.tailing import LogTails
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
 from gpuplane.kube.kinds import (
@@ -125,6 +129,8 @@ class Settler:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look_at_all(self) -> None:
+        if not self._is_silent():
+            self._view.note_vanished(self._clock.now_ms())
         for record in self._view.records():
             self._start(record.id)
 
@@ -182,7 +188,7 @@ class Settler:
         now = self._clock.now_ms()
         record = sight.record
         if record.fate == STARTED and not record.is_over:
-            if compute_outcomes(sight, now):
+            if compute_ends(sight, now) or self._unranked(attempt_id):
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
@@ -242,6 +248,7 @@ class Settler:
         try:
             async with self._limit:
                 await self._place(attempt_id)
+                await self._rank(attempt_id)
                 await self._end_strays(attempt_id)
                 record, step = self._view.record(attempt_id), self._step(attempt_id)
                 if record is not None and step is not None:
@@ -266,6 +273,29 @@ class Settler:
                 log.debug("pod %s is placed at the next look: %s", pod.metadata.name, error)
             except Invalid as error:
                 log.warning("pod %s cannot be placed: %s", pod.metadata.name, error)
+
+    def _unranked(self, attempt_id: AttemptId) -> list[Pod]:
+        """Return the pods that Kueue admitted, that are bound and that may have a rank now."""
+        sight = self._view.sight(attempt_id)
+        if sight is None or not takes_ranks(sight.record, self._settings.max_untold_ends):
+            return []
+        return list_unranked(sight)
+
+    async def _rank(self, attempt_id: AttemptId) -> None:
+        """Give bound pods their ranks, in the record first; the label is for people alone."""
+        pods, now = self._unranked(attempt_id), self._clock.now_ms()
+        if not pods:
+            return
+        uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
+        record = await self._records.change(
+            attempt_id, lambda found: decide_ranks(found, uids, now, most)
+        )
+        failpoint("kubernetes.rank.recorded")
+        ranks = {given.uid: rank for rank, given in (record.pods if record else {}).items()}
+        for pod in pods:
+            patch = {"metadata": {"labels": {names.RANK: ranks.get(pod.metadata.uid)}}}
+            with contextlib.suppress(NotThere, Conflict, Invalid):
+                await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
 
     async def _end_strays(self, attempt_id: AttemptId) -> None:
         for pod in self._strays(attempt_id):
@@ -294,7 +324,7 @@ class Settler:
 
     async def _record_ends(self, attempt_id: AttemptId) -> None:
         sight = self._view.sight(attempt_id)
-        outcomes = compute_outcomes(sight, self._clock.now_ms()) if sight is not None else {}
+        outcomes = compute_ends(sight, self._clock.now_ms()) if sight is not None else {}
         if outcomes:
             await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
 

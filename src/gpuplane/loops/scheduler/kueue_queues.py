@@ -10,7 +10,7 @@ from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import DeploymentType, NetworkMode, ResourceRequest
+from gpuplane.core.workloads import DeploymentType, JobType, NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
 from gpuplane.domains.queues.service import SeenKind, find_laid_out, find_level
 from gpuplane.kube.kueue.flavors import resource_of
@@ -68,6 +68,13 @@ def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
     asked = job.spec.placement.network
     if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
         return None
+    if job.spec.job_type is JobType.SERVICE:
+        return Reason(
+            Word.NETWORK,
+            f"It must lie in one {asked.level}, and Kueue on {view.cluster.name} admits and places "
+            "each replica of a service by itself.",
+            "Prefer it instead, or name a cluster with embedded admission.",
+        )
     labels = LEVEL_LABELS[asked.level]
     if find_level(view.seen, queue, labels) is not None:
         return None

@@ -12,7 +12,7 @@ from gpuplane.core.quota.specs import LocalQueueSpec
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.decisions import Waiting
 from gpuplane.core.scheduling.windows import find_current_window
-from gpuplane.core.workloads import DeploymentType, JobType
+from gpuplane.core.workloads import JobType
 from gpuplane.domains.jobs.service import Job, NewOffer
 from gpuplane.domains.queues import service as queues
 from gpuplane.loops.scheduler.kueue_queues import find_unlaid, find_unowned, fitting_models
@@ -149,12 +149,6 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
     window = job.spec.window
     if window is not None and find_current_window(window, now) is None:
         return Reason(Word.TIME_WINDOW, "Its time window is closed.")
-    spec = job.spec
-    is_chart = spec.deployment_type is DeploymentType.HELM  # whose pods are told apart one by one
-    if spec.job_type is JobType.SERVICE and spec.replicas.count > 1 and not is_chart:
-        # One template for all of its pods: none of them would say which replica it is.
-        said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
-        return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
     # One that dispatches need not have what its workers have.
     return None if queues.dispatching_queues(view.cluster) else _shape_refusal(view, job)
 

@@ -106,8 +106,7 @@ def compute_workload(
         owned.append(services.compute_service(plan, cluster_id))
         if route is not None:
             owned.append(route)
-        if plan.scales is not None and not plan.local_queue:
-            # Kueue would admit a pod that an autoscaler adds, and nobody would meter it.
+        if plan.scales is not None:
             scaling = services.compute_scaling(plan, cluster_id, has_keda=served.keda)
     else:
         # Where Kueue admits, it is Kueue that lets a Job go, once it is told the queue.

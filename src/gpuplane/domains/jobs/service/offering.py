@@ -21,7 +21,8 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Job, decide_after_failure
 from gpuplane.domains.jobs.rules.offers import OFFERED, WITHDRAWING, Offer
-from gpuplane.domains.jobs.service.binding import OVER, end, has_ended, is_bound, settle
+from gpuplane.domains.jobs.service.binding import end, has_ended, is_bound, settle
+from gpuplane.domains.jobs.service.bound_places import OVER
 from gpuplane.domains.jobs.service.observing import Chance, Seal
 from gpuplane.domains.jobs.service.taking import list_takers
 from gpuplane.domains.jobs.service.telling import job_event

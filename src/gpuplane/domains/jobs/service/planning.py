@@ -133,6 +133,7 @@ def load_offer_plans(
                     priority_class=f"gpuplane-{job.spec.priority}",
                     level=_level(job, seen[offer.cluster_id], offer.cluster_queue),
                     dispatches=dispatches,
+                    scales=find_bounds(job.spec),
                 ),
             ),
         )  # fmt: skip - the plan reads as one line

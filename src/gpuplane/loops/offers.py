@@ -10,6 +10,7 @@ from functools import partial
 
 from gpuplane.backends.interface import (
     NOT_DISPATCHING,
+    STARTING,
     AttemptPlan,
     AttemptRef,
     Backend,
@@ -121,6 +122,8 @@ class Offers:
                 try:
                     is_taken = await self._start(backend.ensure_workload, job, offer, plan)
                 except Unavailable as error:
+                    if error.word == STARTING:
+                        continue  # Helm is at it; others need not wait for it
                     if not plan.dispatches or error.word != NOT_DISPATCHING:
                         raise
                     await self._tell([offer], error.message[:MAX_TOLD_CHARS])

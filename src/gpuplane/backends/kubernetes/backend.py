@@ -124,6 +124,7 @@ class KubernetesBackend:
             self._is_silent,
             self.forget,
             self._releases.uninstall,
+            self._releases.withdraw,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
         self._troubles = PodTroubles(client, self._view, clock, self._changed.set)
@@ -233,6 +234,11 @@ class KubernetesBackend:
             else:
                 await self._start(starting.ensure_started, plan, secrets)
 
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Return if the chart of a job may run; see `ChecksCharts`."""
+        with starting.told():
+            await self._releases.check(plan)
+
     async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Keep a record of what another cluster sent here; see `Dispatches`."""
         async with self._one_at_a_time(plan.ref):
@@ -251,7 +257,9 @@ class KubernetesBackend:
         """
         await self.open()
         with starting.told():
-            await scaling.scale(self.client, self._records, self._view, plan)
+            await scaling.scale(
+                self.client, self._records, self._view, plan, self.settings.remembered_pods
+            )
         self._note_change()
 
     async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
@@ -453,6 +461,10 @@ class KubernetesBackend:
     async def _end(self, record: Record, grace_s: int) -> None:
         """Delete the pods of an attempt with this grace, then what would make new ones."""
         labels = {ATTEMPT_ID: str(record.id)}
+        if record.by_pod:  # first what would have Kueue admit another pod for each that goes
+            await self.client.delete(
+                starting.kind_named(record.kind), record.name, record.namespace
+            )  # fmt: skip - the call reads as one line
         for rank, pod in self._ranks(record.id).items():
             if record.fate == STARTED and pod in self._view.pods(record.id):
                 self._tails.follow(pod, record.id, rank)

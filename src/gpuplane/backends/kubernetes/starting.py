@@ -26,7 +26,7 @@ from gpuplane.backends.interface import (
 )
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
+from gpuplane.backends.kubernetes.manifests.pods import is_by_pod, owner_labels, ranks_of
 from gpuplane.backends.kubernetes.manifests.services import port_of
 from gpuplane.backends.kubernetes.manifests.workloads import (
     QUEUE,
@@ -171,6 +171,7 @@ async def ensure_started(
             keeps_longer=labels.get("debug") == "true",
             job_id=str(plan.job_id),
             most=plan.scales[1] if plan.scales is not None else None,
+            by_pod=is_by_pod(plan),
         ),
     )
     failpoint("kubernetes.ensure.accepted")

@@ -16,9 +16,9 @@ from gpuplane.backends.kubernetes.observing import (
     Sight,
     find_wanted,
     has_vanished,
-    observe_attempt,
     pods_by_rank,
 )
+from gpuplane.backends.kubernetes.ranking import observe
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -201,6 +201,8 @@ class ClusterView:
         for attempt_id, (_, record) in self._records.items():
             if record.fate != STARTED or record.is_over or record.evict_reason:
                 continue
+            if record.is_release:
+                continue  # the Job that stands in line for one makes no pods
             main = self._mains.get(attempt_id)
             if main is None or main.kind != "Job" or self._pods.get(attempt_id):
                 continue
@@ -308,10 +310,10 @@ class ClusterView:
         sight = self.sight(attempt_id)
         seen: Iterable[ReplicaObservation] = ()
         if sight is not None and sight.record.fate != FORGOTTEN:
-            seen = observe_attempt(sight)
+            seen = observe(sight)
         by_rank = {each.rank: self._with_report(each) for each in seen}
         self._look_at_scale(attempt_id, sight)
-        scales = sight is not None and sight.record.most is not None
+        scales = sight is not None and (sight.record.most is not None or sight.record.by_pod)
         known = [
             key
             for key in (self._last if scales or not by_rank else ())

@@ -57,11 +57,17 @@ def choose_leaving(attempt: Attempt, wanted: int) -> tuple[Replica, ...]:
     return tuple(staying[wanted:])
 
 
-def has_left(replica: Replica) -> bool:
-    """Return whether a replica is over because fewer are wanted; its service goes on without it."""
+def has_left(attempt: Attempt, replica: Replica) -> bool:
+    """Return whether a replica is over and its service goes on without it: fewer are wanted.
+
+    Where Kueue admits each replica, another comes for one that ended however it did, unless
+    somebody took away what makes them.
+    """
     if replica.phase not in OVER:
         return False
-    return replica.leaving_at is not None or replica.reason == Word.SCALED_DOWN
+    if replica.leaving_at is not None or replica.reason == Word.SCALED_DOWN:
+        return True
+    return attempt.by_pod and replica.reason != Word.DELETED
 
 
 def count_missing(attempt: Attempt) -> int:
@@ -71,12 +77,28 @@ def count_missing(attempt: Attempt) -> int:
     return max(0, attempt.replicas_wanted - len(list_staying(attempt)))
 
 
+def waiting_of(attempt: Attempt, message: str) -> tuple[str, str]:
+    """Return (reason, message) of why the next replica of an attempt waits, told what Kueue says.
+
+    Args:
+        attempt: One whose replicas are admitted one by one.
+        message: Why Kueue does not admit the next; empty where none waits for it.
+    """
+    if message and count_missing(attempt):
+        return str(Word.OFFERED), message
+    if attempt.growth_reason == Word.OFFERED:
+        return "", ""
+    return attempt.growth_reason, attempt.growth_message
+
+
 def growth_of(job: Job, attempt: Attempt) -> Job | None:
     """Return the next replica that a service wants as a job of one replica; None without one.
 
     Its version is the attempt's, so that what was decided on an attempt that has moved on since is
     stale. It stops nobody: what it waits for is room, as an autoscaler asks again at any moment.
     """
+    if attempt.by_pod:
+        return None  # its cluster's Kueue decides
     if not count_missing(attempt) or job.condition is Condition.STOPPING:
         return None
     name = attempt.local_queue.rpartition("/")[2]  # kept as `cluster/name` for people

@@ -57,8 +57,8 @@ _SENTENCES: dict[Word, tuple[str, str]] = {
         "Make the link preference preferred instead of required, or wait.",
     ),
     Word.AFFINITY: (
-        "the nodes left are ruled out by the jobs it must be near to or apart from",
-        "Wait, or drop the affinity.",
+        "the nodes left are ruled out by replicas that it must be near to or apart from",
+        "Wait, or loosen the affinity or the spreading.",
     ),
     Word.RESERVED: ("what is free is reserved for others", "Wait, or make a reservation."),
     Word.NETWORK: (

@@ -217,6 +217,8 @@ class AttemptRow(Base):
     growth_reason: Mapped[str] = mapped_column(String(50), default="")
     growth_message: Mapped[str] = mapped_column(default="")
     """Why the next wanted replica waits; empty when none does."""
+    by_pod: Mapped[bool] = mapped_column(default=False)
+    """Whether its cluster's Kueue admits each replica by itself: they come and go as it says."""
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     forgotten: Mapped[bool] = mapped_column(default=False)
     learned_at: Mapped[int | None]

@@ -17,7 +17,7 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import OfferStanding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
-from gpuplane.kube.kinds import JOB, JOB_SET, WORKLOAD
+from gpuplane.kube.kinds import JOB, JOB_SET, POD, WORKLOAD
 from gpuplane.kube.kueue.names import (
     HOLD_CHECK,
     PRIORITY_CLASSES,
@@ -26,6 +26,7 @@ from gpuplane.kube.kueue.names import (
     WorkloadCondition,
 )
 from gpuplane.kube.kueue.states import Told
+from gpuplane.loops.kueue.replicas import group_pods, read_one, read_pods, take_in_replicas
 from gpuplane.loops.kueue.workloads import Followed
 
 log = logging.getLogger("gpuplane.kueue")
@@ -53,10 +54,10 @@ async def take_in(
         remembered: The uid of each attempt's Workload as first seen; kept up here.
         reread: Reads a Workload from the cluster itself: what is followed may lag behind.
     """
-    ours = {each.attempt_id: each for each in seen if each.attempt_id is not None}
-    if not ours:
-        return 0
-    by_job_uid = {each.state.job_uid: key for key, each in ours.items() if each.state.job_uid}
+    known = [each for each in seen if each.attempt_id is not None]
+    ours = {each.attempt_id: each for each in known if each.attempt_id and not each.is_pod}
+    pods = group_pods(known)
+    by_job_uid = {each.state.job_uid: each.attempt_id for each in known if each.state.job_uid}
     found_offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
     # Of what was dispatched here, its manager tells.
     offers = [each for each in found_offers if each.cluster_id == cluster_id]
@@ -70,13 +71,11 @@ async def take_in(
             remembered[offer.attempt_id] = ours[offer.attempt_id].state.uid
     news = 0
     for offer in offers:
-        found = ours.get(offer.attempt_id)
-        if found is None:
+        single = ours.get(offer.attempt_id)
+        said = read_pods(pods.get(offer.attempt_id, ())) if single is None else read_one(single)
+        if said is None:
             continue
-        reason, message = found.state.explain()
-        usage = found.state.usage
-        counted = tuple((pair.flavor, pair.resource, n) for pair, n in sorted(usage.items()))
-        told = (reason, message, found.state.admitted_at, counted)
+        told = (said.reason, said.message, said.admitted_at, said.counted)
         if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
             continue
         news += await database.write(
@@ -84,13 +83,14 @@ async def take_in(
             partial(
                 jobs.note_admission,
                 attempt_id=offer.attempt_id,
-                reason=reason,
-                message=message,
-                admitted_at=found.state.admitted_at,
-                usage_of=usage,
-                cluster_queue=found.state.cluster_queue,
+                reason=said.reason,
+                message=said.message,
+                admitted_at=said.admitted_at,
+                usage_of=said.usage,
+                cluster_queue=said.cluster_queue,
             ),
         )
+    news += await take_in_replicas(database, running, pods)
     for attempt in running:
         found = ours.get(attempt.id)
         if found is None or attempt.stop_intent is not None:
@@ -205,11 +205,13 @@ async def _give_priority(
 ) -> None:
     if each.state.priority == standing.priority:
         return
+    if each.is_pod and each.state.admitted_at is not None:
+        return  # those that wait are no better than those that run, and take nothing from them
     if each.is_dispatched or each.state.nominated or each.state.cluster_name:
         return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]
     for word, name, _ in each.state.owners:
-        kind = {"Job": JOB, "JobSet": JOB_SET}.get(word)
+        kind = {"Job": JOB, "JobSet": JOB_SET, "Pod": POD}.get(word)
         if kind is None:
             continue
         owner = await client.find(kind, name, each.state.namespace)
@@ -304,7 +306,8 @@ async def load_standings(
     """Return what offered jobs are to be on their cluster, and the attempts that it has bound."""
     standings = await database.read(lambda s: jobs.load_offer_standings(s, cluster_id, boosts, now))
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
-    return standings, {each.id for each in running}
+    # Of a service whose replicas are admitted one by one, more may start at any time.
+    return standings, {each.id for each in running if not each.by_pod}
 
 
 def instant_text(now: int) -> str:

@@ -154,6 +154,8 @@ class Attempt:
     manager_id: ClusterId | None = None
     """The cluster whose Kueue dispatched it to its own."""
     manager_told_at: int | None = None
+    by_pod: bool = False
+    """Whether its cluster's Kueue admits each replica by itself: they come and go as it says."""
 
 
 @dataclass(frozen=True, slots=True)

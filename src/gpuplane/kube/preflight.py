@@ -107,6 +107,14 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     ),
     Right(kinds.MULTIKUEUE_CLUSTER, (*READ, *WRITE), "workers are known", is_required=False),
     Right(kinds.MULTIKUEUE_CONFIG, (*READ, *WRITE), "workers are known", is_required=False),
+    Right(
+        kinds.VALIDATING_POLICY, ("get", *WRITE), "logs of dispatched work are kept",
+        is_required=False,
+    ),
+    Right(
+        kinds.VALIDATING_POLICY_BINDING, ("get", *WRITE), "logs of dispatched work are kept",
+        is_required=False,
+    ),
     Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
     Right(
         kinds.WORKLOAD, ("patch",), "work is held by budget and window", "status",

@@ -13,19 +13,19 @@ from tests.unit.operator.builders import a_node, a_workload, node_object
 
 
 def test_allocatable_wins_over_capacity_and_labels_even_at_zero() -> None:
-    item = node_object(gpus=8, labels={"nvidia.com/gpu.total": "4"})
+    item = node_object(gpus=8, labels={"nvidia.com/gpu.count": "4"})
     item["status"]["allocatable"]["nvidia.com/gpu"] = "0"
     assert detect_gpus(read_node(item), Vendor.NVIDIA).total == 0
 
 
 def test_capacity_counts_where_nothing_is_allocatable() -> None:
-    item = node_object(gpus=8, labels={"nvidia.com/gpu.total": "4"})
+    item = node_object(gpus=8, labels={"nvidia.com/gpu.count": "4"})
     del item["status"]["allocatable"]["nvidia.com/gpu"]
     found = detect_gpus(read_node(item), Vendor.NVIDIA)
     assert (found.total, found.source) == (8, "capacity")
 
 
-@pytest.mark.parametrize("label", ["nvidia.com/gpu", "nvidia.com/gpu.total"])
+@pytest.mark.parametrize("label", ["nvidia.com/gpu", "nvidia.com/gpu.count"])
 def test_labels_count_where_no_resource_is_reported(label: str) -> None:
     found = detect_gpus(a_node(gpus=None, labels={label: "4"}), Vendor.NVIDIA)
     assert (found.total, found.source) == (4, "labels")

@@ -25,6 +25,13 @@ class ClusterSettings:
     breaker_open_s: float = setting(
         300.0, "seconds", "how long an open breaker lets nothing through", within=(1, 86_400)
     )
+    worker_lost_s: float = setting(
+        900.0,
+        "seconds",
+        "how long a worker of MultiKueue may be out of reach before what it cannot have started is "
+        "offered anew; as Kueue's workerLostTimeout",
+        within=(1, 86_400),
+    )
     helm: str = setting(
         "", "path or name of the binary",
         "what installs add-ons and charts of jobs; without it none is installed",
@@ -35,6 +42,10 @@ class ClusterSettings:
     chart_sources: str = setting(
         "", "addresses with commas between",
         "where charts of jobs may come from: beginnings of https:// and oci://; none when empty",
+    )  # fmt: skip
+    chart_check_s: float = setting(
+        10.0, "seconds", "how long a submit waits for its chart to be rendered and checked; what"
+        " cannot be known by then is told at the start, as is all with 0", within=(0.0, 60.0),
     )  # fmt: skip
     addons: str = setting(
         "", "names with commas between", "the add-ons that may be installed; all when it is empty"

@@ -127,6 +127,11 @@ class SealingKeys:
             return sealed
         return self.seal(self.open(sealed, context), context)
 
+    def refresh(self) -> None:
+        """Read the folder again: another process may have rotated."""
+        self._wait()
+        self._reload()
+
     def rotate(self) -> str:
         """Make a new key that seals from now on, and return its id; takes seconds."""
         self._wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuplane.backends.interface import Phase
-from gpuplane.domains.jobs.service.binding import UNCOUNTED_AFTER_MS
+from gpuplane.domains.jobs.service.bound_places import UNCOUNTED_AFTER_MS
 from gpuplane.domains.placements import repository as guards
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.clock import instant_to_text

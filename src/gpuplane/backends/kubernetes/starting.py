@@ -14,7 +14,7 @@ start for ever, and one that comes after it finds the workload by its name.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import (
@@ -26,7 +26,7 @@ from gpuplane.backends.interface import (
 )
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
+from gpuplane.backends.kubernetes.manifests.pods import is_by_pod, owner_labels, ranks_of
 from gpuplane.backends.kubernetes.manifests.services import port_of
 from gpuplane.backends.kubernetes.manifests.workloads import (
     QUEUE,
@@ -54,6 +54,7 @@ from gpuplane.kube.errors import (
     Conflict,
     FieldConflict,
     Forbidden,
+    Invalid,
     KubeError,
     NotThere,
     ServerTrouble,
@@ -67,6 +68,21 @@ from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
 """Annotation of a workload that was let go; in the same patch that lets it go."""
+
+Start = Callable[
+    [
+        KubeClient,
+        RecordStore,
+        AttemptPlan,
+        Mapping[str, str],
+        KubernetesSettings,
+        str,
+        Served,
+        Callable[[], int],
+    ],
+    Awaitable[None],
+]
+"""How one cluster begins with an attempt: what `ensure_started` is given, and what `take` is."""
 
 log = logging.getLogger("gpuplane.kubernetes")
 
@@ -156,6 +172,7 @@ async def ensure_started(
             keeps_longer=labels.get("debug") == "true",
             job_id=str(plan.job_id),
             most=plan.scales[1] if plan.scales is not None else None,
+            by_pod=is_by_pod(plan),
         ),
     )
     failpoint("kubernetes.ensure.accepted")
@@ -193,10 +210,10 @@ async def make(
     if plan.dispatches:
         # What it needs is made where it is dispatched to: here no pod of it ever runs.
         await name_manager(client, workload, plan.local_queue)
-        return await _apply(client, workload.main)
+        return await _apply_main(client, workload.main)
     await _make_claims(client, plan, workload, cluster_id)
     try:
-        main = await _apply(client, workload.main)
+        main = await _apply_main(client, workload.main)
         await _make_parts(client, plan, workload, secrets, cluster_id, main)
     except KubeError as error:
         if not isinstance(error, _LATER):
@@ -284,6 +301,22 @@ async def _make_parts(
         with contextlib.suppress(AlreadyThere):
             await client.create(owned_by(secret, main))
     await asyncio.gather(*(_apply(client, owned_by(dict(each), main)) for each in workload.owned))
+
+
+async def _apply_main(client: KubeClient, main: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a workload; one that was made before is taken as it is where it cannot be changed.
+
+    A control plane that died may have had another address or version: its pods would differ.
+    """
+    try:
+        return await _apply(client, main)
+    except Invalid:
+        metadata = main["metadata"]
+        found = await client.find(kind_named(main["kind"]), metadata["name"], metadata["namespace"])
+        labels = {} if found is None else found["metadata"].get("labels") or {}
+        if found is None or labels.get(names.ATTEMPT_ID) != metadata["labels"][names.ATTEMPT_ID]:
+            raise
+        return found
 
 
 async def _apply(client: KubeClient, obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready
+from gpuplane.domains.jobs.rules.scaling import count_ready, waiting_of
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -86,6 +86,7 @@ from gpuplane.domains.jobs.service.gating import (
     look_at_gates,
 )
 from gpuplane.domains.jobs.service.holding import list_fixed_devices
+from gpuplane.domains.jobs.service.joining import list_unjoined, note_replicas_waiting
 from gpuplane.domains.jobs.service.learning import (
     LEARN_BATCH,
     Experience,
@@ -125,6 +126,7 @@ from gpuplane.domains.jobs.service.loading import (
     workload_of,
 )
 from gpuplane.domains.jobs.service.lookups import Lookups
+from gpuplane.domains.jobs.service.lost_workers import find_lost_work, note_lost_work
 from gpuplane.domains.jobs.service.observing import (
     end_never_started,
     end_unstarted,
@@ -175,6 +177,7 @@ from gpuplane.domains.jobs.service.planning import (
     Surroundings,
     load_offer_plans,
     load_plans,
+    load_trial,
     store_manifests,
 )
 from gpuplane.domains.jobs.service.quotas import (
@@ -217,6 +220,7 @@ from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
     SubmitLimits,
     Submitted,
+    check_chart,
     draft_job,
     find_of_source,
     find_submitted,
@@ -295,6 +299,7 @@ __all__ = [
     "cancel_in_array",
     "change_priority",
     "check",
+    "check_chart",
     "check_submission",
     "choose_project",
     "clear_reserved",
@@ -317,6 +322,7 @@ __all__ = [
     "explain_job",
     "find_growth",
     "find_inversions",
+    "find_lost_work",
     "find_of_source",
     "find_submitted",
     "find_waits",
@@ -358,6 +364,7 @@ __all__ = [
     "list_to_prune",
     "list_to_release",
     "list_to_scale",
+    "list_unjoined",
     "list_unused_workspaces",
     "load_inherited",
     "load_jobs",
@@ -371,6 +378,7 @@ __all__ = [
     "load_running",
     "load_scale_plans",
     "load_timeline",
+    "load_trial",
     "load_visible_jobs",
     "look_at",
     "look_at_gates",
@@ -385,11 +393,13 @@ __all__ = [
     "note_evicted",
     "note_forgotten",
     "note_growth_waiting",
+    "note_lost_work",
     "note_managers_told",
     "note_offer_failed",
     "note_offers_ensured",
     "note_offers_evicted",
     "note_offers_taken",
+    "note_replicas_waiting",
     "note_scale_failed",
     "note_scale_told",
     "note_scales",
@@ -431,6 +441,7 @@ __all__ = [
     "view_job",
     "view_of",
     "view_submitted",
+    "waiting_of",
     "withdraw_offers",
     "withdraw_void_offers",
     "workload_of",

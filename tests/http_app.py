@@ -22,7 +22,6 @@ from gpuplane.api.authentication import Authenticator
 from gpuplane.api.limits import Limits
 from gpuplane.core.ids import ProjectId, TenantId, TokenId, UserId
 from gpuplane.db.database import Database
-from gpuplane.db.types import Base
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.events.endpoints import router as events_router
 from gpuplane.domains.events.service import WebhookPolicy
@@ -38,22 +37,29 @@ from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.feeds import Feed
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
+from tests.databases import make_tables
 
 OWN_ROUTERS = (events_router, identity_router, secrets_router)
 """What every other domain stands on; tests of other domains add their own."""
 
 
 class SteppingClock(SystemClock):
-    """The machine's clock, moved forward by hand."""
+    """The machine's clock, moved forward by hand, and by that alone once it is held."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
+        self._held_ms: int | None = None
 
     def advance(self, seconds: float) -> None:
         self.ahead_s += seconds
 
+    def hold(self) -> None:
+        """Have the time of day stand still, for sums that a slow machine must not change."""
+        self._held_ms = super().now_ms()
+
     def now_ms(self) -> int:
-        return super().now_ms() + int(self.ahead_s * 1000)
+        now = super().now_ms() if self._held_ms is None else self._held_ms
+        return now + int(self.ahead_s * 1000)
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s
@@ -178,7 +184,7 @@ async def running_server(
     digest = hashlib.sha256(token.encode()).hexdigest()
     mounted = OWN_ROUTERS if routers is None else routers
     try:
-        Base.metadata.create_all(database.engine)
+        make_tables(database)
         admin = await database.write(
             "tests.defaults", lambda s: identity.ensure_defaults(s, clock.now_ms(), digest)
         )

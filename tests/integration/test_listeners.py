@@ -1,4 +1,4 @@
-"""Closing a listener while clients come: every connection that was accepted is closed."""
+"""Clients that come early or late: who reads an address is answered, who was accepted is closed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import gc
 import socket
 import warnings
+from pathlib import Path
 
 import pytest
 
+from gpuplane.entry.home import Home
+from gpuplane.entry.server import open_doors
 from gpuplane.extender.http import Response, Server
 from gpuplane.kit.listeners import close_listener
 from tests.accepting import accepting, turn
@@ -54,3 +57,24 @@ async def test_the_tests_servers_leave_no_connection_behind(turns: int) -> None:
             assert has_ended(client)
         gc.collect()
     assert [str(each.message) for each in caught] == []
+
+
+class WatchedHome(Home):
+    """A home whose address somebody waits for, to connect the moment it is there."""
+
+    clients: list[socket.socket]
+
+    def write_address(self, url: str) -> None:
+        super().write_address(url)
+        host, port = self.address_file.read_text().strip().removeprefix("http://").split(":")
+        self.clients = [socket.create_connection((host, int(port)), timeout=20)]
+
+
+def test_whoever_reads_the_address_of_a_control_plane_is_not_refused(tmp_path: Path) -> None:
+    home = WatchedHome(tmp_path)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        open_doors(home, [bound], f"http://127.0.0.1:{bound.getsockname()[1]}")
+        accepted, _ = bound.accept()
+        with accepted, home.clients[0] as client:
+            assert accepted.getpeername() == client.getsockname()

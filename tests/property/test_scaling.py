@@ -80,7 +80,7 @@ def _moved(attempt: Attempt, step: str, number: int) -> Attempt:
             replace(r, phase="exited") if i == number and r.leaving_at else r
             for i, r in enumerate(replicas)
         )
-    kept = tuple(each for each in taken if not has_left(each))
+    kept = tuple(each for each in taken if not has_left(attempt, each))
     return replace(attempt, replicas=kept, quota_usage=sum_usage(kept))
 
 

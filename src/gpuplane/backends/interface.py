@@ -107,6 +107,9 @@ class AttemptPlan:
     """Ranks that are to end because fewer are wanted, and whose end is not known here yet."""
     scale_number: int = 0
     """Grows with each change of its replicas; an older plan changes nothing."""
+    next_rank: int = 0
+    """Where its cluster admits each pod by itself: ranks below this that are no replicas of the
+    plan are done with, and how they ended need not be told any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,9 @@ class ReplicaObservation:
     forbids: bool = False
     """Whether the attempt was evicted before it was started: its ranks are not known then, and
     what is said of this one holds of all."""
+    by_pod: bool = False
+    """Whether its cluster admits each pod of the attempt by itself: ranks are given as pods are
+    bound, and another takes the place of one that ended, under a rank of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +200,16 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True)
 class ScaleObservation:
-    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have."""
+    """How many replicas the scaler of a cluster wants of an attempt, at most what it may have.
+
+    Args:
+        is_gone: Whether somebody else deleted what its replicas are made by, while it had none that
+            could be told as lost; it can never have one again.
+    """
 
     ref: AttemptRef
     wanted: int
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +304,16 @@ class BackendError(Exception):
         super().__init__(message)
         self.word = word
         self.message = message
+
+
+class Unfit(BackendError):
+    """What a job asks can never start as it is: its field, the reason, and what would help."""
+
+    def __init__(self, word: str, field: str, reason: str, fix: str) -> None:
+        super().__init__(word, f"{field}: {reason}. {fix}")
+        self.field = field
+        self.reason = reason
+        self.fix = fix
 
 
 class Unavailable(BackendError):
@@ -515,6 +537,20 @@ class Checkpoints(Protocol):
 
     async def request_checkpoint(self, ref: AttemptRef) -> None:
         """Send the checkpoint signal (SIGUSR1 on local processes); the file reports the result."""
+        ...
+
+
+@runtime_checkable
+class ChecksCharts(Protocol):
+    """A backend that can tell before its start whether the chart of a job may run."""
+
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Render the chart of a job that was not accepted yet, and start nothing.
+
+        Raises:
+            Unfit: If it could never start; names the field of the job.
+            BackendError: If that cannot be known now; its start tells.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import httpx2
 import msgspec
@@ -76,6 +77,7 @@ from gpuplane.loops.scheduler.loop import SchedulerLoop
 from gpuplane.loops.scheduler.recorder import Recorder
 from gpuplane.loops.triggers.loop import TriggersLoop
 from gpuplane.loops.webhooks import WebhookLoop
+from gpuplane.provisioning.vaults import rewrap_vaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "find_holds": find_holds,
             "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
+            "reseals": (partial(rewrap_vaults, parts.home.path),),
             "count_queue_users": count_queue_users,
             "count_tenant_jobs": count_tenant_jobs,
             "count_offers": count_offers,
@@ -307,7 +310,14 @@ def submit_limits_of(settings: Settings) -> SubmitLimits:
         return find_own(settings.clusters.charts, name, version) is not None
 
     has_helm = bool(settings.clusters.helm)
-    return SubmitLimits(told.unfinished_jobs, told.array_size, sources, has_helm, has_chart)
+    return SubmitLimits(
+        told.unfinished_jobs,
+        told.array_size,
+        sources,
+        has_helm,
+        has_chart,
+        settings.clusters.chart_check_s,
+    )
 
 
 def step_tools_of(parts: Parts) -> StepTools:

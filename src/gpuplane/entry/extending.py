@@ -33,7 +33,13 @@ POLICIES = (
 )
 @click.option("--in-cluster", is_flag=True, help="Use the Pod's own ServiceAccount.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8888, show_default=True, help="Port to listen on; 0: a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8888,
+    show_default=True,
+    help="Port to listen on; 0: a free one.",
+)
 @click.option("--bind", "binds", is_flag=True, help="Answer bind: GPUs in the same write.")
 @click.option(
     "--tls-cert",
@@ -77,7 +83,13 @@ POLICIES = (
     type=click.IntRange(1, 1024),
     help="Longest request.",
 )
-@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING …")
+@click.option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="What is logged.",
+)
 @click.pass_context
 def extender(
     context: click.Context,
@@ -187,7 +199,13 @@ async def _settle(role: "Extender") -> None:
 )
 @click.option("--bind", "binds", is_flag=True, help="Let the extender bind; start it with --bind.")
 @click.option("--whole-nodes", is_flag=True, help="Send whole nodes instead of names.")
-@click.option("--weight", default=100, show_default=True, help="Factor of its 0 to 10 points.")
+@click.option(
+    "--weight",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Factor of its 0 to 10 points.",
+)
 @click.option("--ca-file", help="Authority of the extender's certificate, for HTTPS.")
 @click.option("--cert-file", help="kube-scheduler's own certificate, where one is asked for.")
 @click.option("--key-file", help="Its private key.")

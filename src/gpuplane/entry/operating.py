@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gpuplane.operator.models import Models
 
 DEFAULT_NAMESPACE = "gpuplane-system"
+PORT = click.IntRange(0, 65_535)
+LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False)
 
 
 @click.command(name="operator")
@@ -41,15 +43,41 @@ DEFAULT_NAMESPACE = "gpuplane-system"
     "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--metrics-port", default=8080, show_default=True, help="Port of /metrics.")
-@click.option("--probe-port", default=8081, show_default=True, help="Port of /healthz, /readyz.")
-@click.option("--webhook-port", type=int, help="Port of the webhooks; needs a certificate.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate of the webhooks.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key.")
-@click.option("--workers", default=8, show_default=True, help="Workloads looked at at once.")
-@click.option("--lease-seconds", default=15, show_default=True, help="How long the Lease holds.")
+@click.option(
+    "--metrics-port", type=PORT, default=8080, show_default=True, help="Port of /metrics."
+)
+@click.option(
+    "--probe-port", type=PORT, default=8081, show_default=True, help="Port of /healthz, /readyz."
+)
+@click.option("--webhook-port", type=PORT, help="Port of the webhooks; needs a certificate.")
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate of the webhooks.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Its private key.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="Workloads looked at at once.",
+)
+@click.option(
+    "--lease-seconds",
+    type=click.IntRange(3, 3600),
+    default=15,
+    show_default=True,
+    help="How long the Lease holds.",
+)
 @click.option("--single", is_flag=True, help="No election: this is the only replica.")
-@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING …")
+@click.option(
+    "--log-level", type=LOG_LEVEL, default="INFO", show_default=True, help="What is logged."
+)
 def operator(
     kubeconfig: Path | None,
     namespace: str | None,
@@ -100,14 +128,13 @@ def operator(
     )
     setup_logging(log_level)
     logging.getLogger("uvicorn.error").setLevel("WARNING")
-    asyncio.run(_run(connection, models, settings))
-    return 0
+    return asyncio.run(_run(connection, models, settings))
 
 
-async def _run(connection: "Connection", models: "Models", settings: object) -> None:
+async def _run(connection: "Connection", models: "Models", settings: object) -> int:
     from gpuplane.kit.clock import SystemClock
     from gpuplane.kube.clients import KubeClient
-    from gpuplane.operator.running import Operator, OperatorSettings
+    from gpuplane.operator.running import CannotListen, Operator, OperatorSettings
 
     assert isinstance(settings, OperatorSettings)
     clock = SystemClock()
@@ -120,6 +147,10 @@ async def _run(connection: "Connection", models: "Models", settings: object) -> 
             await task
         except asyncio.CancelledError:
             click.echo("gpuplane operator: stopped; what it placed goes on", err=True)
+        except CannotListen as error:
+            click.echo(f"gpuplane: the operator cannot start: {error}", err=True)
+            return 1
+    return 0
 
 
 def _connection(kubeconfig: Path | None) -> "Connection":

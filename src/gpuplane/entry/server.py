@@ -20,6 +20,8 @@ from gpuplane.kit.failpoints import arm_from_environment
 from gpuplane.kit.logs import setup_logging
 
 STOP_TIMEOUT_S = 10
+BACKLOG = 2048
+"""How many connections wait to be accepted, as many as uvicorn lets wait."""
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than clients and proxies keep theirs, so that it is
 never closed from here in the moment in which a request is sent on it."""
@@ -120,6 +122,7 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
         proxy_headers=False,  # nothing here asks for a caller's address or scheme
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=64 * 1024,
     )
     server = _Server(config)
@@ -131,13 +134,23 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop)
     await control.start()
-    home.write_address(control.address)
+    open_doors(home, sockets, control.address)
     _greet(control.address, home)
     try:
         await server.serve(sockets=sockets)
     finally:
         await control.stop()
         print("gpuplane: stopped; running jobs go on and are taken up at the next start.")
+
+
+def open_doors(home: Home, sockets: list[socket.socket], address: str) -> None:
+    """Listen, then write the address: whoever reads it is never refused.
+
+    Uvicorn listens only after it has loaded its protocols, a blink in which nobody would answer.
+    """
+    for each in sockets:
+        each.listen(BACKLOG)
+    home.write_address(address)
 
 
 def _greet(address: str, home: Home) -> None:

@@ -113,6 +113,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         gpu_ids: What its annotation says it got, empty before.
         gang: Key of its gang within the cluster, empty without one.
         rank: Its number within the gang, as far as it is told.
+        wrong: What no annotation of ours may say, empty where all can be read.
         created_at: In ms. `bound_at`: when kube-scheduler bound it, in ms, 0 before.
     """
 
@@ -138,6 +139,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     scheduler: str
     workload: Workload
     affinity: str
+    wrong: str = ""
 
     @property
     def wants_devices(self) -> bool:
@@ -212,7 +214,33 @@ def facts_of(view: PodView) -> PodFacts | None:
         scheduler=spec.scheduler_name or "",
         workload=workload,
         affinity=affinity.decode(errors="replace"),
+        wrong=_find_wrong(metadata, annotations) if annotations else "",
     )
+
+
+def _find_wrong(metadata: Meta, annotations: dict[str, str]) -> str:
+    """Return what is wrong with a pod's wishes: left unsaid, it would run as if it had none."""
+    for key, known in _WORDS_OF.items():
+        text = annotations.get(key)
+        if text and text not in known:
+            return f"annotation {key}: {text!r} is none of {', '.join(known)}"
+    memory, size = annotations.get(names.GPU_MEMORY), annotations.get(names.GANG_SIZE)
+    if memory and not _number(memory):
+        return f"annotation {names.GPU_MEMORY}: {memory!r} is no number of MiB"
+    if size and not 1 <= _number(size) <= MAX_GANG:
+        return f"annotation {names.GANG_SIZE}: {size!r} is no number from 1 to {MAX_GANG}"
+    labels = metadata.labels or {}
+    if size and not (labels.get(names.GANG) or labels.get(names.JOB_NAME)):
+        return (
+            f"annotation {names.GANG_SIZE}: the label {names.GANG} with the gang's name is missing"
+        )
+    return ""
+
+
+_WORDS_OF = {
+    names.LINKS: tuple(each.value for each in LinkPreference),
+    names.LINKS_REQUIRED: ("true", "false"),
+}
 
 
 @lru_cache(maxsize=65_536)

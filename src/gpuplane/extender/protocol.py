@@ -6,7 +6,7 @@ Source: k8s.io/kube-scheduler/extender/v1, types.go; its types carry no JSON tag
 those of Go.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -102,13 +102,17 @@ class PreemptionArgs(msgspec.Struct, gc=False):
     NodeNameToMetaVictims: dict[str, MetaVictims] | None = None
 
 
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""The name of an object, as the API server takes it: it becomes a part of a path."""
+
+
 class BindingArgs(msgspec.Struct, gc=False):
     """What `bind` is asked."""
 
-    PodName: str
-    PodNamespace: str
+    PodName: Name
+    PodNamespace: Name
     PodUID: str
-    Node: str
+    Node: Name
 
 
 class Reader:

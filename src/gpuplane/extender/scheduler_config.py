@@ -47,11 +47,13 @@ def render_config(config: SchedulerConfig) -> str:
     """Return a KubeSchedulerConfiguration as YAML.
 
     Raises:
-        ValueError: If the address is none.
+        ValueError: If the address is none, or certificates are given for one without TLS.
     """
     parts = urlsplit(config.url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"{config.url!r} is no address such as http://127.0.0.1:8888")
+    if parts.scheme == "http" and (config.ca_file or config.cert_file or config.key_file):
+        raise ValueError(f"{config.url!r} has no TLS: certificates go with an https address")
     extender: dict[str, object] = {
         "urlPrefix": config.url.rstrip("/"),
         "filterVerb": "filter",

@@ -13,9 +13,12 @@ from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Forbidden
 from gpuplane.kube.kinds import Kind
+from gpuplane.kube.kueue.names import ApiVersion, choose_version
 
 OLDEST = (1, 29)
 """Kueue's own requirement, and the first with every field of Jobs that is used here."""
+NEWEST = (1, 35)
+"""The last that was looked at; what newer ones changed is not known here."""
 REVIEWS_AT_ONCE = 10
 OPENSHIFT_INGRESS = Kind("config.openshift.io", "v1", "ingresses", "Ingress", namespaced=False)
 READ = ("get", "list", "watch")
@@ -117,10 +120,39 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     ),
     Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
     Right(
+        kinds.JOB, ("patch",), "the quota of a chart is given back with its pods", "status",
+        is_required=False,
+    ),
+    Right(
         kinds.WORKLOAD, ("patch",), "work is held by budget and window", "status",
         is_required=False,
     ),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What the account of a control plane may do with one resource, and what for."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def list_access_rules() -> tuple[AccessRule, ...]:
+    """Return the rules of an account with every right that is asked for, one a resource."""
+    verbs: dict[tuple[str, str], dict[str, None]] = {}
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for right in (*RIGHTS, *KUEUE_RIGHTS, *OPENSHIFT_RIGHTS):
+        part = "" if right.subresource is None else f"/{right.subresource}"
+        key = (right.kind.group, right.kind.plural + part)
+        verbs.setdefault(key, {}).update(dict.fromkeys(right.verbs))
+        reasons.setdefault(key, {})[right.reason] = None
+    return tuple(
+        AccessRule(group, resource, tuple(allowed), tuple(reasons[group, resource]))
+        for (group, resource), allowed in verbs.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +193,45 @@ class ClusterLook:
     """Of its `kube-system` namespace, which no other cluster has; empty if it may not be read."""
     domain: str = ""
     """Below which OpenShift makes routes; empty elsewhere."""
+    kueue_versions: tuple[str, ...] = ()
+    """Every version of Kueue's API that is served."""
 
     @property
     def is_too_old(self) -> bool:
         """Return whether it is older than what is supported."""
         return self.number < OLDEST
+
+    @property
+    def speaks_kueue(self) -> bool:
+        """Return whether a version of Kueue's API is served that is spoken here."""
+        return choose_version(self.kueue, self.kueue_versions) is not None
+
+    @property
+    def age_warnings(self) -> tuple[str, ...]:
+        """Return what its versions will soon cost, a sentence each; nothing where they are well."""
+        said = []
+        if self.number == OLDEST:
+            said.append(
+                f"It runs Kubernetes {self.version}, the oldest that is supported: upgrade it "
+                "before gpuplane."
+            )
+        if self.number > NEWEST:
+            newest = ".".join(map(str, NEWEST))
+            said.append(
+                f"It runs Kubernetes {self.version}; {newest} is the newest that gpuplane was "
+                "made for."
+            )
+        if self.kueue and not self.speaks_kueue:
+            said.append(
+                f"Its Kueue serves {', '.join(self.kueue_versions)} and none of "
+                f"{' and '.join(ApiVersion)}: work is admitted here until it is upgraded."
+            )
+        elif self.kueue_versions and ApiVersion.V1BETA2 not in self.kueue_versions:
+            said.append(
+                f"Its Kueue serves no {ApiVersion.V1BETA2} (since 0.15); {ApiVersion.V1BETA1} is "
+                "deprecated: upgrade it."
+            )
+        return tuple(said)
 
     @property
     def blockers(self) -> tuple[MissingRight, ...]:
@@ -192,6 +258,7 @@ async def look_at(client: KubeClient, server: str) -> ClusterLook:
         distribution=distribution,
         platform=_PLATFORMS.get(distribution, "ON_PREM"),
         kueue="" if kueue is None else kueue.preferred,
+        kueue_versions=() if kueue is None else kueue.versions,
         missing=await find_missing(client, wanted),
         uid=await _find_uid(client),
         domain=await _find_domain(client) if is_openshift else "",

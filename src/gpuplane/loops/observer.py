@@ -152,9 +152,10 @@ class ObserverLoop:
             whole = await backend.observe()
             seen, scales = whole.replicas, whole.scales
         if again := self._again.pop(cluster_id, set()):
-            known = {each.ref.attempt_id for each in seen}
+            # All that is known of them: what joins a service does so in the order of the ranks.
             replicas = (await backend.observe()).replicas
-            seen = [*(each for each in replicas if each.ref.attempt_id in again - known), *seen]
+            others = [each for each in seen if each.ref.attempt_id not in again]
+            seen = [*(each for each in replicas if each.ref.attempt_id in again), *others]
         if scales:  # first: what left because fewer are wanted must not be thought to be missing
             await self._database.write(
                 "jobs.note_scales",
@@ -174,6 +175,10 @@ class ObserverLoop:
                     now=now,
                     cluster_id=cluster_id,
                 ),
+            )
+        if any(each.by_pod and each.node_name for each in seen):
+            self._again[cluster_id] |= await self._database.read(
+                partial(jobs.list_unjoined, seen=seen)
             )
         if isinstance(backend, ObservesChanges):
             self._cursors[cluster_id] = changes.cursor
@@ -227,6 +232,14 @@ class ObserverLoop:
             )
         others = [each for each in seen if each.ref.attempt_id not in ids]
         bound = set(settled.bound)
+        if any(each.by_pod and each.ref.attempt_id in bound for each in offered):
+            # How many are wanted was told while they were no attempts yet.
+            scales = (await backend.observe()).scales
+            wanted = [each for each in scales if each.ref.attempt_id in bound]
+            await self._database.write(
+                "jobs.note_scales",
+                partial(jobs.note_scales, seen=wanted, now=self._clock.now_ms()),
+            )
         return [*others, *(each for each in offered if each.ref.attempt_id in bound)]
 
     def _is_late(self, offer: Offer) -> bool:

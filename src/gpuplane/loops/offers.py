@@ -10,6 +10,7 @@ from functools import partial
 
 from gpuplane.backends.interface import (
     NOT_DISPATCHING,
+    STARTING,
     AttemptPlan,
     AttemptRef,
     Backend,
@@ -34,6 +35,7 @@ BATCH = 200
 """Offers carried in one turn: each is a few calls to an API server."""
 WITHDRAW_REASON = "Withdrawn"
 Ask = Callable[[AttemptPlan, dict[str, str]], Awaitable[None]]
+NoteDropped = Callable[[WriteSession, Sequence[AttemptId], int], object]
 MAX_TOLD_CHARS = 800
 """Of the cluster's sentence: the name of a webhook and why it does not answer, not its body."""
 
@@ -85,8 +87,12 @@ class Offers:
         One that is out of reach is asked once a turn, and its jobs say so.
         """
         try:
-            evicted = await self._evict(to_do.backend, to_do.to_evict) if to_do.to_evict else 0
-            evicted += await self._let_go(to_do.backend, to_do.to_let_go)
+            evicted = await self._drop(
+                to_do.backend, to_do.to_evict, "jobs.note_offers_evicted", jobs.note_offers_evicted
+            )
+            evicted += await self._drop(
+                to_do.backend, to_do.to_let_go, "jobs.note_workers_told", jobs.note_workers_told
+            )
             await self._take(to_do.backend, to_do.to_take)
             taken = await self._ensure(to_do.backend, to_do.waiting) if to_do.waiting else 0
         except Unavailable as error:
@@ -116,6 +122,8 @@ class Offers:
                 try:
                     is_taken = await self._start(backend.ensure_workload, job, offer, plan)
                 except Unavailable as error:
+                    if error.word == STARTING:
+                        continue  # Helm is at it; others need not wait for it
                     if not plan.dispatches or error.word != NOT_DISPATCHING:
                         raise
                     await self._tell([offer], error.message[:MAX_TOLD_CHARS])
@@ -183,47 +191,32 @@ class Offers:
             return False
         return True
 
-    async def _let_go(self, backend: Backend, offers: Sequence[Offer]) -> int:
-        """Have a worker drop what was dispatched to it; return how many."""
+    async def _drop(
+        self, backend: Backend, offers: Sequence[Offer], unit: str, note: NoteDropped
+    ) -> int:
+        """Have a backend drop offers, and note those that it was asked to; return how many.
+
+        What was asked is noted whatever comes after it.
+        """
         sent: list[AttemptId] = []
         try:
-            await self._ask_to_drop(backend, offers, sent)
+            for offer in offers:
+                try:
+                    failpoint("offers.evict:before")
+                    ref = AttemptRef(offer.attempt_id, offer.number)
+                    await backend.evict(ref, 0, WITHDRAW_REASON)
+                    failpoint("offers.evict:after")
+                except Unavailable:
+                    raise
+                except BackendError as error:
+                    log.warning("offer %s stays just now: %s", offer.attempt_id, error.message)
+                    continue
+                sent.append(offer.attempt_id)
         finally:
             if sent:
                 now = self._clock.now_ms()
-                await self._database.write(
-                    "jobs.note_workers_told", lambda s: jobs.note_workers_told(s, sent, now)
-                )
+                await self._database.write(unit, lambda s: note(s, sent, now))
         return len(sent)
-
-    async def _evict(self, backend: Backend, offers: Sequence[Offer]) -> int:
-        sent: list[AttemptId] = []
-        try:
-            await self._ask_to_drop(backend, offers, sent)
-        finally:
-            if sent:
-                now = self._clock.now_ms()
-                await self._database.write(
-                    "jobs.note_offers_evicted", lambda s: jobs.note_offers_evicted(s, sent, now)
-                )
-        return len(sent)
-
-    async def _ask_to_drop(
-        self, backend: Backend, offers: Sequence[Offer], sent: list[AttemptId]
-    ) -> None:
-        """Have a backend drop offers; those that it was asked to are `sent`, whatever is raised."""
-        for offer in offers:
-            try:
-                failpoint("offers.evict:before")
-                ref = AttemptRef(offer.attempt_id, offer.number)
-                await backend.evict(ref, 0, WITHDRAW_REASON)
-                failpoint("offers.evict:after")
-            except Unavailable:
-                raise
-            except BackendError as error:
-                log.warning("offer %s stays just now: %s", offer.attempt_id, error.message)
-                continue
-            sent.append(offer.attempt_id)
 
 
 def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: str) -> None:

@@ -31,7 +31,8 @@ class Announcer:
         self._untold: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_UNTOLD)
 
     def tell(self, workload: Workload, type_: str, reason: str, message: str) -> None:
-        """Have something told; what is too much is dropped."""
+        """Have something told and logged; what is too much of Events is dropped."""
+        log.info("%s/%s: %s: %s", workload.namespace, workload.name, reason, message)
         if not self._untold.full():
             self._untold.put_nowait(self._event(workload, type_, reason, message))
 

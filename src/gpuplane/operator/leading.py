@@ -109,8 +109,6 @@ class Leadership:
             return False
         lease["spec"] = self._spec(spec, is_new=not is_mine)
         await self._client.replace(lease)
-        if not is_mine:
-            log.info("this replica leads now")
         return True
 
     def _has_ended(self, spec: dict[str, Any]) -> bool:

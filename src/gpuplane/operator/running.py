@@ -29,6 +29,10 @@ CERTIFICATE_S = 30.0
 STOP_S = 10
 
 
+class CannotListen(Exception):
+    """A port cannot be had, or a certificate cannot be used; the text says which."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """What one replica is told.
@@ -91,10 +95,16 @@ class Operator:
         return not self._settings.elects or self._leadership.is_held
 
     async def run(self) -> None:
-        """Serve and work until cancelled; gives the Lease back then."""
+        """Serve and work until cancelled; gives the Lease back then.
+
+        Raises:
+            CannotListen: If a port or the certificate cannot be used.
+        """
         try:
             await self._serve()
             self.serving.set()
+            where = ", ".join(f"{name} {port}" for name, port in self.ports.items())
+            log.info("listens on %s: %s", self._settings.host, where)
             await self._elect()
         finally:
             await self._stop_leading()
@@ -139,6 +149,7 @@ class Operator:
             await self._stop_leading()
             return
         self.meters.leader.set(1)
+        log.info("this replica leads now; it serves %d GPUWorkloads", len(leader.world.keys()))
 
     async def _stop_leading(self) -> None:
         leader, self.leader = self.leader, None
@@ -179,7 +190,14 @@ class Operator:
             ssl_keyfile=settings.private_key if with_tls else None,
         )
         server = _Server(config)
-        bound = config.bind_socket()
+        try:
+            config.load()
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            bound = socket.create_server((settings.host, port), family=family)
+        except OSError as error:
+            where = f"{settings.host} port {port}"
+            said = (error.strerror or str(error)).partition(" (while")[0]
+            raise CannotListen(f"{name} on {where}: {said}") from error
         self.ports[name] = bound.getsockname()[1]
         serving = asyncio.create_task(server.serve(sockets=[bound]))
         self._servers.append((server, bound, serving))

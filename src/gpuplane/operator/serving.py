@@ -65,9 +65,11 @@ def webhooks_app(models: Models, clock: Clock) -> App:
             review = json.loads(body)
             request = review["request"]
             new, old = request.get("object") or {}, request.get("oldObject")
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return _text(400, "the body is no AdmissionReview")
-        if path == MUTATE:
+        if not new:  # a deletion: nothing is left to be judged
+            told = answer_review(review, None)
+        elif path == MUTATE:
             told = answer_review(review, None, list_defaults(new))
         elif path == VALIDATE_LAYOUT:
             told = answer_review(review, find_layout_problem(new))

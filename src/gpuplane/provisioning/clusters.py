@@ -30,9 +30,8 @@ from gpuplane.provisioning.binaries import (
     without_secrets,
 )
 from gpuplane.provisioning.errors import ProvisioningError, Reason
-from gpuplane.provisioning.vaults import PLAN, Vault, write_private
+from gpuplane.provisioning.vaults import FOLDER, PLAN, Vault, write_private
 
-FOLDER = "provisioning"
 TOLD = frozenset(
     {"apply_start", "apply_progress", "apply_complete", "apply_errored", "change_summary"}
 )

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane.kit.failpoints import failpoint
-from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kit.sealing import SealBroken, SealingKeys
 from gpuplane.provisioning.binaries import STDOUT
 from gpuplane.provisioning.errors import ProvisioningError, Reason
 from gpuplane.provisioning.unrecorded import list_unrecorded
@@ -32,6 +32,10 @@ from gpuplane.provisioning.unrecorded import list_unrecorded
 STATE, BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
 PLAN = "plan.out"
 PROVIDER_LOCK = ".terraform.lock.hcl"
+FOLDER = "provisioning"
+"""Of a home: one folder a cluster lies in it."""
+_SEALED_AS = {"state.sealed": "state", "state.previous.sealed": "state", "plan.sealed": "plan"}
+"""What a sealed file is bound to; every other is one that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,15 @@ class Vault:
         found: dict[str, str] = json.loads(path.read_bytes()) if path.exists() else {}
         return found
 
+    def rewrap(self) -> int:
+        """Seal by the current key what an older one sealed; return how many files that were.
+
+        Raises:
+            ProvisioningError: If a command, or a binary that one left behind, holds it.
+        """
+        with self._held():
+            return self._rewrap()
+
     def remove(self) -> None:
         """Remove the folder of a cluster that is gone; while the vault is held."""
         shutil.rmtree(self.folder)
@@ -173,6 +186,8 @@ class Vault:
             failpoint("provisioning:previous-kept")
             self._seal("state.sealed", "state", best)
         failpoint("provisioning:sealed")
+        self.keys.refresh()  # they may have been rotated while the command ran
+        self._rewrap()
         self._note_unrecorded(best)
         if (self.work / PROVIDER_LOCK).exists():
             write_private(
@@ -194,12 +209,38 @@ class Vault:
     def _seal(self, file: str, what: str, plain: bytes) -> None:
         write_private(self.folder / file, self.keys.seal(plain, self._context(what)))
 
+    def _rewrap(self) -> int:
+        changed = 0
+        for path in sorted(self.folder.glob("*.sealed")):
+            sealed = path.read_bytes()
+            try:
+                fresh = self.keys.rewrap(sealed, self._context(_SEALED_AS.get(path.name, "unread")))
+            except SealBroken:
+                continue  # its key is gone: whoever needs it is told so when it is opened
+            if fresh != sealed:
+                write_private(path, fresh)
+                changed += 1
+        return changed
+
     def _opened(self, file: str, what: str) -> bytes | None:
         path = self.folder / file
         return self.keys.open(path.read_bytes(), self._context(what)) if path.exists() else None
 
     def _context(self, what: str) -> str:
         return f"provisioning/{self.name}/{what}"
+
+
+def rewrap_vaults(home: Path, keys: SealingKeys) -> int:
+    """Seal anew what lies under older keys of every cluster made from a home; return how much.
+
+    One that a command holds just now is left to it: it does the same at its end.
+    """
+    changed = 0
+    for lock in sorted((home / FOLDER).glob("*/lock")):
+        vault = Vault(lock.parent, lock.parent.name, keys)
+        with contextlib.suppress(ProvisioningError):
+            changed += vault.rewrap()
+    return changed
 
 
 class _Lock:

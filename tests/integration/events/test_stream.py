@@ -16,7 +16,6 @@ from sqlalchemy import text
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.db.sessions import ReadSession
-from gpuplane.db.types import Base
 from gpuplane.domains.events import service
 from gpuplane.domains.events.rules import wants
 from gpuplane.domains.events.service import NewEvent
@@ -25,6 +24,7 @@ from gpuplane.kit.feeds import Feed
 from gpuplane.kit.pagination import PageRequest
 from gpuplane.loops.relay import RelayLoop
 from tests.clocks import NOON_MS, FakeClock
+from tests.databases import make_tables
 from tests.http_app import Server, listening
 
 
@@ -37,7 +37,7 @@ def an_event(kind: str = "job.running", **more: Any) -> NewEvent:
 @pytest.fixture
 def database(database_url: str) -> Any:
     opened = Database(database_url)
-    Base.metadata.create_all(opened.engine)
+    make_tables(opened)
     yield opened
     opened.close()
 
@@ -82,7 +82,7 @@ async def test_a_second_process_leaves_the_stream_to_the_holder_of_the_lease(
     postgresql_url: str,
 ) -> None:
     database = Database(postgresql_url)
-    Base.metadata.create_all(database.engine)
+    make_tables(database)
     try:
         await record(database, an_event("a.one"))
         await a_relay(database, owner="one").run_once()
@@ -96,7 +96,7 @@ async def test_a_second_process_leaves_the_stream_to_the_holder_of_the_lease(
 @pytest.mark.postgresql
 async def test_relays_at_the_same_time_give_each_position_once(postgresql_url: str) -> None:
     database = Database(postgresql_url)
-    Base.metadata.create_all(database.engine)
+    make_tables(database)
     try:
         await record(database, *(an_event() for _ in range(300)))
         relays = [database.write("events.relay", service.relay) for _ in range(6)]
@@ -113,7 +113,7 @@ async def test_an_event_whose_transaction_commits_late_is_not_skipped(
     postgresql_url: str,
 ) -> None:
     database = Database(postgresql_url)
-    Base.metadata.create_all(database.engine)
+    make_tables(database)
     inside, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

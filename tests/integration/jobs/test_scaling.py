@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation, ScaleObservation
 from gpuplane.core.ids import AttemptId, JobId
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.tables import AttemptRow
@@ -42,6 +42,11 @@ async def _scale(world: World, job: dict[str, Any], n: int, status: int = 200) -
 async def _ranks(world: World, job: dict[str, Any]) -> list[tuple[int, str]]:
     found = await world.job(job["id"])
     return [(each["rank"], each["phase"]) for each in found["current_attempt"]["replicas"]]
+
+
+async def _replicas(world: World, job: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await world.job(job["id"]))["current_attempt"]["replicas"]
+    return found
 
 
 async def _held(world: World) -> list[tuple[int, str]]:
@@ -117,6 +122,34 @@ async def test_a_replica_that_finds_no_room_waits_with_the_usual_reason(world: W
     assert await _faults(world) == []
 
 
+async def test_an_added_replica_lies_as_the_spreading_of_its_job_says(world: World) -> None:
+    apart = await _service(world, gpu_type=None, placement={"spreading": "spread"})
+    together = await _service(
+        world, name="pair", gpu_type="H100-80GB", placement={"spreading": "same_node"}
+    )
+    for job in (apart, together):
+        await _scale(world, job, 3)
+    await world.turn(4)
+    assert len({each["node"] for each in await _replicas(world, apart)}) == 3
+    assert len(await _replicas(world, together)) == 3
+    assert len({each["node"] for each in await _replicas(world, together)}) == 1
+    assert await _faults(world) == []
+
+
+async def test_an_added_replica_waits_for_a_node_where_its_job_has_none(world: World) -> None:
+    job = await _service(world, placement={"spreading": "spread"})
+    await _scale(world, job, 2)
+    await world.turn(3)
+    assert await _ranks(world, job) == [(0, "running")]
+    told = (await world.job(job["id"]))["current_attempt"]["scale"]
+    assert told["reason"] == "AffinityUnsatisfied"
+    # From none it starts anywhere: there is no replica to be apart from.
+    for wanted in (0, 1):
+        await _scale(world, job, wanted)
+        await world.turn(3)
+    assert await _ranks(world, job) == [(1, "running")]
+
+
 async def test_what_waits_is_placed_when_another_job_ends(world: World) -> None:
     job = await _service(world)
     other = await _service(world, name="other")
@@ -147,6 +180,28 @@ async def test_a_service_scaled_to_zero_runs_on_costs_nothing_and_grows_again(wo
     assert await _ranks(world, job) == [(1, "running"), (2, "running")]
     found = await world.job(job["id"])
     assert (found["status"], found["attempt_count"]) == ("running", 1)
+    assert await _faults(world) == []
+
+
+async def test_a_service_without_replicas_that_somebody_deleted_on_its_cluster_comes_back(
+    world: World,
+) -> None:
+    job = await _service(world)
+    await _scale(world, job, 0)
+    await world.turn(2)
+    found = await world.job(job["id"])
+    attempt = found["current_attempt"]
+    gone = [ScaleObservation(AttemptRef(AttemptId(UUID(attempt["id"])), 1), 0, is_gone=True)]
+    for changes in (1, 0):
+        write, now = world.server.database.write, world.server.clock.now_ms()
+        assert await write("gone", lambda s, n=now: jobs.note_scales(s, gone, n)) == changes  # type: ignore[misc]  # the default binds the loop's
+    await world.turn(2)
+    lost = await world.job(job["id"])
+    assert (lost["status"], lost["reason"]) == ("pending", "DeletedOnCluster")
+    await world.after(60)
+    back = await world.job(job["id"])
+    assert (back["status"], back["attempt_count"]) == ("running", 2)
+    assert await _ranks(world, job) == [(0, "running")]
     assert await _faults(world) == []
 
 

@@ -35,6 +35,7 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder, Reservation
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
+from tests.databases import make_tables
 
 TABLES = (gpuplane.domains.clusters.tables, gpuplane.domains.events.tables)
 Verb = Callable[[WriteSession, Sequence[AttemptId], int], None]
@@ -47,7 +48,7 @@ def open_database(url: str) -> Database:
     """Return a database with every table that placements and usage touch."""
     assert all(module.Base is Base for module in TABLES)
     database = Database(url)
-    Base.metadata.create_all(database.engine)
+    make_tables(database)
     return database
 
 

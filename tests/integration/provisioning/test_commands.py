@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import shutil
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kubeconfigs import read_kubeconfig
 from tests.certificates import Authority
 from tests.integration.cli.conftest import COMMAND, CommandLine, Done
+from tests.integration.provisioning.standing_in import write_program
 from tests.unit.core.provisioning.specifications import EXAMPLES, GOLDEN
 
-ROOT = Path(__file__).parents[3]
 EKS = str(EXAMPLES / "eks.yaml")
 
 
@@ -35,10 +34,8 @@ def offline(tmp_path: Path, sealing: SealingKeys) -> CommandLine:
 def cli(offline: CommandLine, binary: str, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The same, with the binary on resources that need no cloud."""
     authority = base64.b64encode(Authority(datetime.now(UTC)).certificate.encode()).decode()
-    program = offline.folder / "standing-in"
-    words = f"{sys.executable} -m tests.integration.provisioning.standing_in {authority} {binary}"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {words} "$@"\n')
-    program.chmod(0o755)
+    outputs = {"server": "https://203.0.113.5:6443", "certificate_authority_data": authority}
+    program = write_program(offline.folder / "standing-in", binary, outputs)
     monkeypatch.setenv("STANDING_IN", str(program))
     return offline
 
@@ -140,6 +137,13 @@ REFUSED = [
     (("provision", "../keys"), 2, "no name of a cluster"),
     (("deprovision", "nobody", "--yes"), 3, "clusters provisioned"),
     (("kubeconfig", "nobody"), 3, "clusters provisioned"),
+    (("access", "nobody"), 3, "clusters provisioned"),
+    (("access",), 2, "either the NAME of a cluster made from here or --kubeconfig"),
+    (("access", "--kubeconfig", "nothing"), 2, "cannot be read"),
+    (("register", "x"), 2, "either --kubeconfig FILE or --provisioned"),
+    (("register", "x", "--kubeconfig", "f", "--provisioned"), 2, "either --kubeconfig"),
+    (("register", "x", "--kubeconfig", "f", "--for-addons"), 2, "--provisioned"),
+    (("register", "x", "--provisioned", "--context", "c"), 2, "--context is of a --kubeconfig"),
     (("join-script", "-f", EKS, "--role", "agent"), 4, "makes its nodes itself"),
 ]  # fmt: skip
 

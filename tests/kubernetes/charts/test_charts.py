@@ -22,7 +22,7 @@ PRODUCT, SERVICE = CHARTS / "gpuplane", CHARTS / "service"
 Obj = dict[str, Any]
 
 ALL = ["extender.enabled=true", "extender.autoscaling.enabled=true", "extender.bind=true",
-       "clusterAccess.enabled=true",
+       "clusterAccess.enabled=true", "clusterAccess.token=true",
        "server.ingress.enabled=true", "server.ingress.host=gpu.example.org",
        "server.ingress.tlsSecret=tls", "server.database.existingSecret=db",
        "operator.provisioningClass=best-effort-atomic-scale-up.autoscaling.x-k8s.io",

@@ -26,6 +26,7 @@ from rig.processes import Part
 from rig.rigs import Rig, RigPlan, running_rig
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.clusters.worlds import registered
+from tests.kubernetes.faults.storms import door_before
 from tests.waiting import wait_until_async
 
 PLAN = RigPlan(nodes=[("cpu", 1), ("l4", 1)], process_nodes=[], kueue=True)
@@ -248,6 +249,34 @@ async def test_jobs_outlive_credentials_that_expire_and_are_replaced(
         assert len(await there.made_for(job)) == 1
         await there.it.client.delete(f"/jobs/{job}")
         await there.until(job, "cancelled")
+
+
+@pytest.mark.timeout(300)
+async def test_jobs_outlive_a_storm_in_which_every_request_is_one_too_many(
+    own: Rig, tmp_path: Path
+) -> None:
+    text = await asyncio.to_thread(own.manager.kubeconfig.read_text)
+    async with (
+        door_before(read_kubeconfig(text)) as door,
+        east(own, tmp_path, admission="embedded", text=door.kubeconfig) as there,
+    ):
+        first = await there.submit("first", 8)
+        await there.until(first, "running")
+        door.begin()
+        away = await there.until_state("NOT_AVAILABLE")
+        assert away["state_reason"].startswith("TooManyRequests"), away["state_reason"]
+        second = await there.submit("second", 1)
+        refused = door.refused
+        await wait_until_async(
+            lambda: door.refused >= refused + 10, "it is tried again", deadline_s=DEADLINE_S
+        )
+        assert (await there.job(first))["status"] == "running"
+        assert (await there.job(second))["status"] == "queued"
+        door.end()
+        await there.until_state("AVAILABLE")
+        for job in (first, second):
+            await there.assert_done_once(job)
+            assert len(await there.made_for(job)) == 1
 
 
 @pytest.mark.parametrize("off_s", [30, -30], ids=["ahead", "behind"])

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpuplane.cli.client import Client
-from gpuplane.cli.commands.registration import PATIENCE_S, _post_patiently, _read
+from gpuplane.cli.commands.access import read_kubeconfig_text
+from gpuplane.cli.commands.registration import PATIENCE_S, _post_patiently
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.runviews import draw_steps
 
@@ -59,7 +60,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(" \n")
     with pytest.raises(CliError, match="is empty: it holds no kubeconfig") as caught:
-        _read(str(path))
+        read_kubeconfig_text(str(path))
     assert caught.value.code is Exit.USAGE
     assert "kubectl config view" in caught.value.fix
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpuplane.extender.protocol import BadBody
+from gpuplane.extender.protocol import BadBody, Reader
 from tests.unit.extender.objects import Asked, a_node, a_pod, dump
 
 
@@ -72,6 +72,38 @@ def test_links_that_are_required_keep_a_pod_off_nodes_without_them() -> None:
     )
     assert asked.filter(pod)["NodeNames"] == ["mesh"]
     assert asked.why(pod, "slow").startswith("TopologyUnsatisfied")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        ({"gpuplane.io/links": "wifi"}, "gpuplane.io/links: 'wifi' is none of none, nvlink"),
+        ({"gpuplane.io/links-required": "yes"}, "links-required: 'yes' is none of true, false"),
+        ({"gpuplane.io/gpu-memory-mib": "80Gi"}, "gpu-memory-mib: '80Gi' is no number of MiB"),
+        ({"gpuplane.io/gang-size": "all"}, "gang-size: 'all' is no number from 1 to"),
+        ({"gpuplane.io/gang-size": "4"}, "the label gpuplane.io/gang with the gang's name"),
+    ],
+)
+def test_wishes_that_cannot_be_read_keep_a_pod_waiting_and_say_why(
+    annotations: dict[str, str], told: str
+) -> None:
+    asked = Asked(a_node("a"), a_node("b"))
+    pod = a_pod("x", annotations=annotations)
+    answer = asked.filter(pod)
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {})
+    said = answer["FailedAndUnresolvableNodes"]
+    assert list(said) == ["a", "b"]
+    assert said["a"].startswith("SpecificationUnreadable: annotation ")
+    assert told in said["a"]
+    assert asked.refused == {"SpecificationUnreadable": 2}
+    body = dump({"Pod": pod, "Nodes": {"items": [a_node("a")]}, "NodeNames": None})
+    whole = json.loads(asked.answerer.filter(body))
+    assert (whole["Nodes"]["items"], list(whole["FailedAndUnresolvableNodes"])) == ([], ["a"])
+    question = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u"}]}}}
+    answer = json.loads(asked.answerer.preempt(dump(question)))
+    assert answer["NodeNameToMetaVictims"] == {}
+    plain = a_pod("y", 0, annotations=annotations)
+    assert asked.filter(plain)["NodeNames"] == ["a", "b"], "it asks for no GPU"
 
 
 def test_a_model_is_asked_for_in_any_spelling() -> None:
@@ -188,6 +220,14 @@ def test_a_bad_question_is_refused_by_name(body: bytes) -> None:
             ask(body)
         assert str(refusal.value)
     assert asked.filter(a_pod("x"))["NodeNames"] == ["a"], "the next question is answered"
+
+
+@pytest.mark.parametrize("wrong", [{"PodName": "../x"}, {"PodNamespace": ".."}, {"Node": ""}])
+def test_a_binding_of_what_is_no_name_is_refused(wrong: dict[str, str]) -> None:
+    asked = {"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "a-1.example"}
+    assert Reader().binding(dump(asked)).Node == "a-1.example"
+    with pytest.raises(BadBody, match=next(iter(wrong))):
+        Reader().binding(dump(asked | wrong))
 
 
 def test_a_bad_question_about_preemption_is_refused() -> None:

@@ -29,3 +29,8 @@ def test_https_is_said_with_its_files() -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="no address"):
         render_config(SchedulerConfig("extender:8888"))
+
+
+def test_certificates_for_an_address_without_tls_are_refused() -> None:
+    with pytest.raises(ValueError, match="has no TLS"):
+        render_config(SchedulerConfig("http://extender:8888", ca_file="/ca.pem"))

@@ -78,7 +78,7 @@ def webhooks() -> App:
     return webhooks_app(Models({"llama2": Image("x")}), FakeClock())
 
 
-def review(new: dict[str, Any]) -> bytes:
+def review(new: Any) -> bytes:
     return json.dumps({"request": {"uid": "u1", "object": new, "oldObject": None}}).encode()
 
 
@@ -97,8 +97,47 @@ async def test_a_review_comes_back_under_its_uid_with_the_verdict(webhooks: App)
 
 
 @pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        ("x", "Expected `object`, got `str`"),
+        ({"metadata": {}}, "missing required field `spec`"),
+        ({"spec": []}, "spec: Expected `object`"),
+        ({"spec": {"modelName": ["a"]}}, "spec.modelName: Expected `str`"),
+        ({"spec": {"reservation": [1]}}, "spec.reservation: Expected `object"),
+        ({"spec": {"shares": {"1g.10gb": "x"}}}, "spec.shares[...]: Expected `int`"),
+        ({"metadata": {"finalizers": 5}, "spec": {}}, "metadata.finalizers: Expected `array"),
+    ],
+)
+async def test_what_no_schema_allows_is_refused_by_its_field_and_given_no_defaults(
+    webhooks: App, new: Any, told: str
+) -> None:
+    for path in (VALIDATE, VALIDATE_LAYOUT):
+        status, body = await ask(webhooks, path, review(new), "POST")
+        response = json.loads(body)["response"]
+        assert (status, response["allowed"]) == (200, False)
+        assert told in response["status"]["message"]
+    # The API server asks for defaults before it looks at the schema, whose words are the user's.
+    _, body = await ask(webhooks, MUTATE, review(new), "POST")
+    assert json.loads(body)["response"] == {"uid": "u1", "allowed": True}
+
+
+async def test_a_deletion_and_an_object_of_another_schema_hold_nothing_up(webhooks: App) -> None:
+    gone = json.dumps({"request": {"uid": "u1", "object": None, "oldObject": {}}}).encode()
+    changed = {"uid": "u1", "object": workload_object(), "oldObject": {"spec": []}}
+    for body in (gone, json.dumps({"request": changed}).encode()):
+        _, answer = await ask(webhooks, VALIDATE, body, "POST")
+        assert json.loads(answer)["response"]["allowed"] is True
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (b"[]", 400), (b'{"request": 1}', 400), (b"x" * (BODY_BYTES + 2), 413)],
+    [
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"request": 1}', 400),
+        (b'{"request":' + b"[" * 100_000, 400),
+        (b"x" * (BODY_BYTES + 2), 413),
+    ],
 )
 async def test_a_body_that_is_no_review_is_refused(webhooks: App, body: bytes, status: int) -> None:
     assert (await ask(webhooks, VALIDATE, body, "POST"))[0] == status
@@ -109,6 +148,9 @@ async def test_a_body_that_is_no_review_is_refused(webhooks: App, body: bytes, s
     [
         ([], "KUBERNETES_SERVICE_HOST"),
         (["--webhook-port", "9443"], "give --tls-cert and --tls-key"),
+        (["--metrics-port", "70000"], "0<=x<=65535"),
+        (["--workers", "0"], "1<=x<=64"),
+        (["--log-level", "LOUD"], "'debug', 'info', 'warning', 'error'"),
         (["--node-label", "pool", "--kubeconfig", "{config}"], "--node-label pool"),
         (["--kubeconfig", "{config}"], "kubeconfig"),
     ],

@@ -70,7 +70,8 @@ def test_a_pod_that_does_not_start_is_told_with_its_reason() -> None:
 
 
 def test_a_suspended_job_is_still_being_scheduled() -> None:
-    step = decide_step(a_workload(queueName="team"), (a_job(NAME, suspended=True),), {}, 0)
+    job = msgspec.structs.replace(a_job(NAME, suspended=True), queue="team")
+    step = decide_step(a_workload(), (job,), {}, 0)
     assert isinstance(step, Follow)
     assert step.standing.phase is Phase.SCHEDULING
     assert "queue team" in step.standing.message

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from gpuplane.kit.sealing import SealBroken, SealingKeys
 from gpuplane.provisioning.errors import ProvisioningError, Reason
-from gpuplane.provisioning.vaults import BACKUP, ERRORED, STATE, Vault
+from gpuplane.provisioning.vaults import BACKUP, ERRORED, STATE, Vault, rewrap_vaults
 
 SECRET = "hush-hush"
 
@@ -177,3 +178,53 @@ def test_what_was_made_and_is_in_no_state_is_told_until_it_is(vault: Vault) -> N
         assert vault.unrecorded() == {"aws_vpc.network": "vpc-1"}
     write_in(vault, json.dumps(known | {"serial": 3, "resources": [nat, network]}))
     assert vault.unrecorded() == {}
+
+
+def key_of(path: Path) -> str:
+    """Return the id of the key that a sealed file opens with."""
+    return path.read_bytes()[4:20].decode()
+
+
+@pytest.fixture
+def rotating(tmp_path: Path, sealing: SealingKeys) -> SealingKeys:
+    """Keys of a test's own, with a second one that somebody may turn to."""
+    folder = tmp_path / "keys"
+    shutil.copytree(sealing.folder, folder)
+    return SealingKeys(folder)
+
+
+def test_a_rotation_seals_what_lies_there_anew_and_leaves_what_a_command_holds_to_it(
+    tmp_path: Path, rotating: SealingKeys
+) -> None:
+    train, serve = (Vault(tmp_path / "provisioning" / name, name, rotating)
+                    for name in ("train", "serve"))  # fmt: skip
+    write_in(train, state(1))
+    write_in(train, state(2))
+    with train.open():
+        train.put_plan(b"a plan", {"id": "p"})
+    write_in(serve, state(1))
+    write_in(serve, "cut o", BACKUP)
+    sealed = sorted(each for vault in (train, serve) for each in vault.folder.glob("*.sealed"))
+    assert len(sealed) == 5
+    other = SealingKeys(rotating.folder)  # the server's, in another process
+    with serve.open():
+        fresh = other.rotate()
+        assert rewrap_vaults(tmp_path, other) == 3
+        assert {key_of(each) for each in train.folder.glob("*.sealed")} == {fresh}
+        assert fresh not in {key_of(each) for each in serve.folder.glob("*.sealed")}
+    assert {key_of(each) for each in sealed} == {fresh}, "its end sealed the rest anew"
+    assert serial_of(train) == 2
+    assert train.plan() == (b"a plan", {"id": "p"})
+    assert rewrap_vaults(tmp_path, other) == 0
+
+
+def test_a_file_whose_key_is_gone_does_not_stop_a_rotation(
+    tmp_path: Path, rotating: SealingKeys
+) -> None:
+    vault = Vault(tmp_path / "provisioning" / "train", "train", rotating)
+    write_in(vault, state(1))
+    broken = vault.folder / "terraform.tfstate.0.unread.sealed"
+    broken.write_bytes(b"GPS1" + b"0" * 16 + bytes(40))
+    rotating.rotate()
+    assert rewrap_vaults(tmp_path, rotating) == 1
+    assert serial_of(vault) == 1

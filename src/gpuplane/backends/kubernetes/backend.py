@@ -124,6 +124,7 @@ class KubernetesBackend:
             self._is_silent,
             self.forget,
             self._releases.uninstall,
+            self._releases.withdraw,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
         self._troubles = PodTroubles(client, self._view, clock, self._changed.set)
@@ -227,43 +228,21 @@ class KubernetesBackend:
 
     async def ensure_workload(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Start the attempt unless it was started already or was evicted; see `Backend`."""
-        await self.open()
-        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
-        async with lock:
-            with starting.told():
-                if plan.execution.chart is not None:
-                    await self._releases.ensure(plan, secrets)
-                    self._note_change()
-                    return
-                await starting.ensure_started(
-                    self.client,
-                    self._records,
-                    plan,
-                    secrets,
-                    self.settings,
-                    self.cluster_id,
-                    self._served,
-                    self._clock.now_ms,
-                )
-        self._note_change()
+        async with self._one_at_a_time(plan.ref):
+            if plan.execution.chart is not None:
+                await self._releases.ensure(plan, secrets)
+            else:
+                await self._start(starting.ensure_started, plan, secrets)
+
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Return if the chart of a job may run; see `ChecksCharts`."""
+        with starting.told():
+            await self._releases.check(plan)
 
     async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Keep a record of what another cluster sent here; see `Dispatches`."""
-        await self.open()
-        lock = self._starts.setdefault(plan.ref.attempt_id, asyncio.Lock())
-        async with lock:
-            with starting.told():
-                await dispatched.take(
-                    self.client,
-                    self._records,
-                    plan,
-                    secrets,
-                    self.settings,
-                    self.cluster_id,
-                    self._served,
-                    self._clock.now_ms,
-                )
-        self._note_change()
+        async with self._one_at_a_time(plan.ref):
+            await self._start(dispatched.take, plan, secrets)
 
     async def read_end(self, ref: AttemptRef) -> tuple[ReplicaObservation, ...]:
         """Return how what was sent elsewhere ended; see `Dispatches`."""
@@ -278,7 +257,9 @@ class KubernetesBackend:
         """
         await self.open()
         with starting.told():
-            await scaling.scale(self.client, self._records, self._view, plan)
+            await scaling.scale(
+                self.client, self._records, self._view, plan, self.settings.remembered_pods
+            )
         self._note_change()
 
     async def set_wanted(self, ref: AttemptRef, wanted: int) -> None:
@@ -396,6 +377,30 @@ class KubernetesBackend:
         with starting.told():
             await self._settler.sweep()
 
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, ref: AttemptRef) -> AsyncIterator[None]:
+        """Hear the cluster first, and start one attempt only once at the same time."""
+        await self.open()
+        lock = self._starts.setdefault(ref.attempt_id, asyncio.Lock())
+        async with lock:
+            with starting.told():
+                yield
+        self._note_change()
+
+    async def _start(
+        self, start: starting.Start, plan: AttemptPlan, secrets: dict[str, str]
+    ) -> None:
+        await start(
+            self.client,
+            self._records,
+            plan,
+            secrets,
+            self.settings,
+            self.cluster_id,
+            self._served,
+            self._clock.now_ms,
+        )
+
     async def _open(self) -> None:
         with starting.told():
             await starting.ensure_namespace(self.client, self.settings.records_namespace, {})
@@ -456,6 +461,10 @@ class KubernetesBackend:
     async def _end(self, record: Record, grace_s: int) -> None:
         """Delete the pods of an attempt with this grace, then what would make new ones."""
         labels = {ATTEMPT_ID: str(record.id)}
+        if record.by_pod:  # first what would have Kueue admit another pod for each that goes
+            await self.client.delete(
+                starting.kind_named(record.kind), record.name, record.namespace
+            )  # fmt: skip - the call reads as one line
         for rank, pod in self._ranks(record.id).items():
             if record.fate == STARTED and pod in self._view.pods(record.id):
                 self._tails.follow(pod, record.id, rank)

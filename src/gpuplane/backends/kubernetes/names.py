@@ -34,6 +34,8 @@ SCALE = f"{PREFIX}scale"
 
 RELEASE = f"{PREFIX}release"
 """On the object that a Helm release hangs on; its value is the release's name."""
+INSTALLED = f"{PREFIX}installed"
+"""On the Job that stands in line for a Helm release: the chart is installed under its quota."""
 PART = f"{PREFIX}part"
 """On what a chart makes, its pods among them: what each is in its job, see `manifests/charts`."""
 
@@ -47,6 +49,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 HAMI_GPUS = "nvidia.com/use-gpuuuid"
 
 CONTAINER = "main"
+ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
+CLUSTER_VARIABLE = "GPUPLANE_CLUSTER_ID"
+"""In the environment of a service that Kueue admits: whose a Workload of Kueue is."""
 
 _SLUG_CHARS = 35
 _NOT_NAME = re.compile(r"[^a-z0-9]+")

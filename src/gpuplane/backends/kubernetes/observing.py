@@ -87,6 +87,10 @@ def observe_attempt(sight: Sight) -> tuple[ReplicaObservation, ...]:
 def pods_by_rank(sight: Sight) -> dict[int, Pod]:
     """Return the pod that stands for each rank: the one that is there, else the last that was."""
     found: dict[int, Pod] = {}
+    if sight.record.by_pod:
+        by_uid = {pod.metadata.uid: pod for pod in sight.pods}
+        given = {int(rank): each.uid for rank, each in sight.record.pods.items()}
+        return {rank: by_uid[uid] for rank, uid in given.items() if uid in by_uid}
     ordered = sorted(
         (pod for pod in sight.pods if not _is_of_earlier(sight, pod)),
         key=lambda pod: (
@@ -185,11 +189,11 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     stopping = bool(record.evict_reason)
     if pod is None:
         phase = Phase.STOPPING if stopping else Phase.STARTING
-        trouble = _main_trouble(sight) or sight.trouble or _trouble_of_others(sight, None)
+        trouble = find_main_trouble(sight) or sight.trouble or _trouble_of_others(sight, None)
         return _blank(record.ref, rank, phase, trouble)
     container = pod.main
     running = container.state.running if container is not None else None
-    started = _started_at(pod)
+    started = started_at(pod)
     ended = container.state.terminated if container is not None else None
     if pod.is_over or pod.metadata.uid in sight.gone or ended is not None:
         phase, message = Phase.STOPPING, ""
@@ -207,7 +211,7 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     ready = container.ready if container is not None and record.port is not None else None
     if record.is_release:
         message = message or _trouble_of_others(sight, pod)
-        ready = all(_is_well(each) for each in _there(sight))
+        ready = all(is_well(each) for each in _there(sight))
     return ReplicaObservation(
         ref=record.ref,
         rank=rank,
@@ -227,7 +231,7 @@ def _there(sight: Sight) -> list[Pod]:
     return [pod for pod in sight.pods if pod.metadata.uid not in sight.gone]
 
 
-def _is_well(pod: Pod) -> bool:
+def is_well(pod: Pod) -> bool:
     """Return whether a pod of a release does what it should: it is ready, or has done its work."""
     statuses = pod.status.container_statuses
     if pod.status.phase == "Succeeded":
@@ -261,7 +265,8 @@ def _phase_of_running(pod: Pod, node: NodeState | None) -> tuple[Phase, str]:
     return Phase.RUNNING, ""
 
 
-def _main_trouble(sight: Sight) -> str:
+def find_main_trouble(sight: Sight) -> str:
+    """Return why the controller of a workload makes no pods, in its words; empty if it does."""
     for condition in conditions_of(sight):
         if condition.type in ("ReplicaFailure", "FailureTarget") and condition.status == "True":
             return f"{condition.reason}: {told(condition.message)}"
@@ -272,7 +277,8 @@ def _blank(ref: AttemptRef, rank: int, phase: Phase, message: str) -> ReplicaObs
     return ReplicaObservation(ref=ref, rank=rank, phase=phase, message=message)
 
 
-def _started_at(pod: Pod) -> int | None:
+def started_at(pod: Pod) -> int | None:
+    """Return when the job's container of a pod started last, ms since the epoch."""
     container = pod.main
     for state in (container.state, container.last_state) if container is not None else ():
         if state.running is not None:
@@ -285,16 +291,32 @@ def _started_at(pod: Pod) -> int | None:
 def find_wanted(sight: Sight) -> int | None:
     """Return how many replicas the Deployment of a service that scales asks for; None of others.
 
-    One that was not let go yet asks for none, and says nothing.
+    One that was not let go yet asks for none, and says nothing. What Kueue admits is followed
+    whatever the job may have at most: it runs there.
     """
     record, main = sight.record, sight.main
-    if record.most is None or record.fate != STARTED or record.evict_reason or main is None:
+    scales = record.most is not None or record.by_pod
+    if not scales or record.fate != STARTED or record.evict_reason or main is None:
         return None
     metadata = main.metadata
     if names.RELEASED not in metadata.annotations or metadata.deletion_timestamp:
         return None
     asked = main.spec.replicas
-    return None if asked is None else min(asked, record.most)
+    if asked is None or record.by_pod or record.most is None:
+        return asked
+    return min(asked, record.most)
+
+
+def has_vanished(sight: Sight, now: int) -> bool:
+    """Return whether somebody deleted the Deployment of a service that was scaled to zero.
+
+    One that has replicas tells it by them, and one whose pods Kueue admits by the rank to come.
+    """
+    record = sight.record
+    if record.most is None or record.by_pod or record.fate != STARTED or record.evict_reason:
+        return False
+    is_without = all(str(rank) in record.outcomes for rank in record.staying)
+    return is_without and sight.main is None and now - record.at >= VANISHED_MS
 
 
 def find_scaled_away(sight: Sight, by_rank: Mapping[int, Pod]) -> frozenset[int]:
@@ -355,7 +377,7 @@ def _scaled_away(pod: Pod | None, now: int) -> Outcome:
         reason=str(Word.SCALED_DOWN),
         ended_at=now if finished is None else min(now, finished + SECOND_MS - 1),
         message="fewer replicas are wanted",
-        started_at=None if pod is None else _started_at(pod),
+        started_at=None if pod is None else started_at(pod),
         exit_code=None if ended is None else ended.exit_code,
         restart_count=container.restart_count if container is not None else 0,
         node_name="" if pod is None else pod.spec.node_name,
@@ -400,7 +422,7 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         reason=reason,
         ended_at=ended_at,
         message=message,
-        started_at=_started_at(pod),
+        started_at=started_at(pod),
         exit_code=cause.exit_code,
         signal=cause.signal,
         restart_count=container.restart_count if container is not None else 0,

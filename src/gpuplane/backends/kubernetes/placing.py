@@ -28,10 +28,12 @@ def waits(pod: Pod) -> bool:
 def list_open_ranks(record: Record) -> frozenset[int] | None:
     """Return the ranks of a service that scales which may have a pod; None where all may.
 
+    Where Kueue admits each pod, no pod has a place of ours.
+
     The places on its Deployment are written after its record: one of a rank that left may still be
     there, and a pod on it would run where nobody is booked.
     """
-    if record.most is None:
+    if record.most is None or record.by_pod:
         return None
     return frozenset(rank for rank in record.staying if str(rank) not in record.outcomes)
 

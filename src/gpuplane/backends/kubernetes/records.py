@@ -9,7 +9,7 @@ only compare and swap. A record outlives the pods; what it says of an end is nev
     forgotten nothing is kept of it; it still forbids a late start
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,9 @@ KEY = "record"
 
 RELEASE_KIND = "ConfigMap"
 """The kind of a workload that is a Helm release: the object that the release hangs on."""
-LASTING = frozenset({"Deployment", RELEASE_KIND})
+STAND_IN = "StandIn"
+"""The kind of a Helm release where Kueue admits: the Job that stands in line for it."""
+LASTING = frozenset({"Deployment", RELEASE_KIND, STAND_IN})
 """Kinds of workloads that run until they are evicted."""
 
 ACCEPTED, STARTED, NEVER, FORGOTTEN = "accepted", "started", "never", "forgotten"
@@ -47,6 +49,13 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str | None = None
     node_name: str = ""
     gpu_ids: tuple[str, ...] = ()
+
+
+class Given(msgspec.Struct, frozen=True):
+    """The pod that has a rank, and when it was given it, ms since the epoch."""
+
+    uid: str
+    at: int
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,6 +85,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many replicas a service that scales may have at most; None where they are fixed."""
     scale: int = 0
     """Number of the last change of its ranks."""
+    by_pod: bool = False
+    """Whether Kueue admits each of its pods by itself: a rank is given to a pod once it is bound,
+    and to no other afterwards."""
+    pods: dict[str, Given] = {}
+    """Who has which rank, where `by_pod`."""
+    next_rank: int = 0
+    """The next rank that is given, where `by_pod`."""
+    past: tuple[str, ...] = ()
+    """Uids of the last pods whose ranks were dropped: who still sees one gives it no other."""
 
     @property
     def id(self) -> AttemptId:
@@ -90,17 +108,35 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_release(self) -> bool:
         """Return whether it is a Helm release."""
-        return self.kind == RELEASE_KIND
+        return self.kind in (RELEASE_KIND, STAND_IN)
+
+    @property
+    def has_stand_in(self) -> bool:
+        """Return whether it is a Helm release that a Job stands in line for."""
+        return self.kind == STAND_IN
 
     @property
     def is_over(self) -> bool:
         """Return whether nothing of it runs or can start."""
         if self.fate in (NEVER, FORGOTTEN):
             return True
+        if self.by_pod:
+            stopped = bool(self.evict_reason) or self.is_deleted
+            return stopped and all(str(rank) in self.outcomes for rank in self.ranks)
         ranks = self.staying
         if self.most is not None and not ranks:
             return bool(self.evict_reason)  # scaled to zero: it goes on until it is evicted
         return bool(ranks) and all(str(rank) in self.outcomes for rank in ranks)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Return whether somebody else took away what makes its pods, as a rank tells."""
+        return any(each.reason == Word.DELETED for each in self.outcomes.values())
+
+    @property
+    def open_ranks(self) -> tuple[int, ...]:
+        """Return the ranks of which no end is known."""
+        return tuple(rank for rank in self.ranks if str(rank) not in self.outcomes)
 
     @property
     def staying(self) -> tuple[int, ...]:
@@ -148,6 +184,7 @@ def decide_accept(
     job_id: str = "",
     is_dispatched: bool = False,
     most: int | None = None,
+    by_pod: bool = False,
 ) -> Record:
     """Return the record of an attempt that is to be started.
 
@@ -170,13 +207,14 @@ def decide_accept(
         namespace=namespace,
         kind=kind,
         name=name,
-        ranks=tuple(sorted(ranks)),
+        ranks=() if by_pod else tuple(sorted(ranks)),
         port=port,
         service=service,
         keeps_longer=keeps_longer,
         job_id=job_id,
         is_dispatched=is_dispatched,
         most=most,
+        by_pod=by_pod,
     )
 
 
@@ -233,6 +271,82 @@ def decide_scale(
     )
 
 
+def decide_ranks(
+    record: Record | None, uids: Sequence[str], now: int, max_untold: int
+) -> Record | None:
+    """Return the record in which each of these pods has a rank, in their order.
+
+    Args:
+        record: Of a service whose pods Kueue admits one by one.
+        uids: Of pods that are bound; those that have a rank, or had one, get none.
+        now: The instant, ms since the epoch.
+        max_untold: How many ends may wait to be taken in before no more ranks are given.
+    """
+    if record is None or not takes_ranks(record, max_untold):
+        return record
+    known = {given.uid for given in record.pods.values()} | set(record.past)
+    new = [uid for uid in dict.fromkeys(uids) if uid not in known]
+    if not new:
+        return record
+    given = {str(record.next_rank + place): Given(uid, now) for place, uid in enumerate(new)}
+    return msgspec.structs.replace(
+        record,
+        ranks=(*record.ranks, *map(int, given)),
+        pods={**record.pods, **given},
+        next_rank=record.next_rank + len(new),
+    )
+
+
+def takes_ranks(record: Record, max_untold: int) -> bool:
+    """Return whether pods of an attempt may be given ranks now."""
+    if not record.by_pod or record.fate != STARTED or record.evict_reason or record.is_deleted:
+        return False
+    return len(record.outcomes) < max_untold
+
+
+def decide_told(
+    record: Record | None,
+    ref: AttemptRef,
+    ranks: Sequence[int],
+    next_rank: int,
+    present: Collection[str],
+    keep: int,
+) -> Record:
+    """Return the record without ranks that ended and that the control plane has done with.
+
+    Args:
+        record: Of a service whose pods Kueue admits one by one.
+        ref: The attempt.
+        ranks: Those that it has.
+        next_rank: Ranks below this that it has not are done with.
+        present: Uids of pods that are there: they keep their ranks, or they would get others.
+        keep: How many pods whose ranks were dropped are remembered.
+
+    Raises:
+        Tombstoned: If it was evicted or is over.
+        StaleEpoch: If a newer epoch took it over.
+    """
+    if record is None or record.fate != STARTED or record.evict_reason or record.is_over:
+        raise Tombstoned(Word.CANCELLED, "the attempt was evicted or does not run")
+    record = take_over(record, ref)
+    done = {
+        str(rank)
+        for rank in record.ranks
+        if rank < next_rank and rank not in ranks and str(rank) in record.outcomes
+        if (given := record.pods.get(str(rank))) is None or given.uid not in present
+    }
+    if not done:
+        return record
+    dropped = tuple(given.uid for rank, given in record.pods.items() if rank in done)
+    return msgspec.structs.replace(
+        record,
+        ranks=tuple(rank for rank in record.ranks if str(rank) not in done),
+        outcomes={rank: each for rank, each in record.outcomes.items() if rank not in done},
+        pods={rank: given for rank, given in record.pods.items() if rank not in done},
+        past=(*record.past, *dropped)[-keep:],
+    )
+
+
 def decide_evict(record: Record | None, ref: AttemptRef, reason: str, now: int) -> Record:
     """Return the record of an attempt that is to stop; the first reason stays.
 
@@ -283,17 +397,27 @@ def decide_forget(record: Record | None, ref: AttemptRef, now: int) -> Record | 
 
 
 def decide_settle(record: Record | None, outcomes: Mapping[int, Outcome]) -> Record | None:
-    """Return the record with ends that were seen; an end that is known already stays as it is."""
+    """Return the record with ends that were seen; an end that is known already stays as it is.
+
+    The next rank of a service whose pods Kueue admits may end without a pod: none will come.
+    """
     if record is None or record.fate != STARTED:
         return record
+    next_rank = record.next_rank if record.by_pod and not record.is_deleted else None
     new = {
         str(rank): outcome
         for rank, outcome in outcomes.items()
-        if rank in record.ranks and str(rank) not in record.outcomes
+        if (rank in record.ranks or rank == next_rank) and str(rank) not in record.outcomes
     }
     if not new:
         return record
-    return msgspec.structs.replace(record, outcomes={**record.outcomes, **new})
+    added = tuple(int(rank) for rank in new if int(rank) not in record.ranks)
+    return msgspec.structs.replace(
+        record,
+        ranks=(*record.ranks, *added),
+        next_rank=record.next_rank + len(added),
+        outcomes={**record.outcomes, **new},
+    )
 
 
 def encode_record(record: Record, cluster_id: str, namespace: str) -> dict[str, Any]:

@@ -14,14 +14,16 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.backends.interface import AttemptPlan, ScalerDecides
+from gpuplane.backends.interface import AttemptPlan, ScalerDecides, Unavailable
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import placements_of
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
-from gpuplane.backends.kubernetes.records import Record, decide_scale
+from gpuplane.backends.kubernetes.observing import DELETED
+from gpuplane.backends.kubernetes.records import Record, decide_scale, decide_told
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.views import ClusterView
+from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Forbidden, NotThere
@@ -33,9 +35,18 @@ SCALER_DECIDES = "ScalerDecides"
 
 
 async def scale(
-    client: KubeClient, records: RecordStore, view: ClusterView, plan: AttemptPlan
+    client: KubeClient, records: RecordStore, view: ClusterView, plan: AttemptPlan, keep: int
 ) -> None:
     """Give a started service the ranks of a plan and their places.
+
+    Where Kueue admits each pod, ranks are given as pods are bound: those that ended are forgotten.
+
+    Args:
+        client: The cluster.
+        records: Of its attempts.
+        view: What is seen of it.
+        plan: The replicas that the service has.
+        keep: How many pods whose ranks were forgotten are remembered, where Kueue admits.
 
     Raises:
         Tombstoned: If it was evicted: nothing more of it may start.
@@ -43,6 +54,9 @@ async def scale(
         KubeError: What the cluster refused.
     """
     known = view.record(plan.ref.attempt_id)
+    if known is not None and known.by_pod:
+        await _forget_ends(records, view, plan, keep)
+        return
     found = await _find(client, known)
     if found is not None:
         # What was asked of the cluster since the watch was heard last must not look like less.
@@ -81,11 +95,25 @@ async def scale(
     raise Conflict(409, "Conflict", "the Deployment changes all the time")
 
 
+async def _forget_ends(
+    records: RecordStore, view: ClusterView, plan: AttemptPlan, keep: int
+) -> None:
+    """Forget how ranks ended that the control plane has done with."""
+    ranks = [each.rank for each in plan.replicas]
+    present = {pod.metadata.uid for pod in view.pods(plan.ref.attempt_id)}
+    await records.change(
+        plan.ref.attempt_id,
+        lambda read: decide_told(read, plan.ref, ranks, plan.next_rank, present, keep),
+    )
+    failpoint("kubernetes.scale.told")
+
+
 async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_keda: bool) -> None:
     """Have the Deployment of a service ask for so many replicas.
 
     Raises:
         ScalerDecides: If an autoscaler holds that number.
+        Unavailable: If somebody deleted the Deployment; its job is soon told so.
         KubeError: What the cluster refused.
     """
     if record.most is None:
@@ -95,7 +123,12 @@ async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_ked
         name = await _find_scaler(client, kind, record)
         if name is not None:
             raise ScalerDecides(SCALER_DECIDES, f"{kind.kind} {name} decides how many there are")
-    await client.patch(DEPLOYMENT, record.name, {"spec": {"replicas": wanted}}, record.namespace)
+    try:
+        await client.patch(
+            DEPLOYMENT, record.name, {"spec": {"replicas": wanted}}, record.namespace
+        )
+    except NotThere as error:
+        raise Unavailable(str(Word.DELETED), DELETED) from error
 
 
 async def _find_scaler(client: KubeClient, kind: Kind, record: Record) -> str | None:

@@ -63,6 +63,10 @@ class KubernetesSettings:
             etcd, 0.9 MiB an object, until the attempt's workload goes.
         max_exec_bytes: Most that a command run beside a replica may print on each stream.
         requests_at_once: Objects that are written at the same time.
+        max_untold_ends: Of a service whose pods Kueue admits: ended replicas that its record may
+            hold before no more pods get ranks; the control plane takes them in within seconds.
+        remembered_pods: Of such a service: pods that are remembered after their replicas were
+            taken in, so that nobody who still sees one counts it again.
     """
 
     admission: str = "embedded"
@@ -89,3 +93,5 @@ class KubernetesSettings:
     max_workspace_bytes: int = 8 << 20
     max_exec_bytes: int = 1 << 20
     requests_at_once: int = 32
+    max_untold_ends: int = 1_000
+    remembered_pods: int = 64

@@ -13,16 +13,21 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.observing import compute_outcomes, pods_by_rank
+from gpuplane.backends.kubernetes.observing import pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
+from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
+    STAND_IN,
     STARTED,
     Record,
+    decide_ranks,
     decide_settle,
+    takes_ranks,
 )
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.standing import Step, plan_step, take_step
 from gpuplane.backends.kubernetes.sweeping import (
     UNUSED_SINCE,
     find_orphans,
@@ -36,6 +41,7 @@ from gpuplane.backends.kubernetes.tailing import LogTails
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
 from gpuplane.kube.kinds import (
@@ -50,8 +56,9 @@ from gpuplane.kube.kueue.keeping import ARCHIVED
 
 log = logging.getLogger("gpuplane.kubernetes")
 
-KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT, "ConfigMap": CONFIG_MAP}
-"""Of workloads by the word in their record; a ConfigMap is what a Helm release hangs on."""
+KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT, "ConfigMap": CONFIG_MAP,
+         STAND_IN: JOB}  # fmt: skip
+"""Of workloads by the word in their record; a Helm release hangs on a ConfigMap or a stand-in."""
 
 LOOK_S = 5.0
 """How often what time alone changes is looked at: well within the 30 s for zombies."""
@@ -74,13 +81,16 @@ class Settler:
         is_silent: Callable[[], bool],
         forget: Callable[[AttemptRef], Awaitable[None]],
         uninstall: Callable[[Record], Awaitable[None]],
+        withdraw: Callable[[Record], Awaitable[None]],
     ) -> None:
         """Make the settler; nothing is done before `run`, and none of it while `is_silent`.
 
         What a cluster that fell silent does not show may be there all the same. `forget` is the
-        verb of the backend, `uninstall` takes a Helm release away.
+        verb of the backend, `uninstall` takes a Helm release away, `withdraw` all but what stands
+        in line for it.
         """
         self._uninstall = uninstall
+        self._withdraw = withdraw
         self._is_silent = is_silent
         self._forget = forget
         self._client = client
@@ -122,6 +132,8 @@ class Settler:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look_at_all(self) -> None:
+        if not self._is_silent():
+            self._view.note_vanished(self._clock.now_ms())
         for record in self._view.records():
             self._start(record.id)
 
@@ -181,11 +193,11 @@ class Settler:
         now = self._clock.now_ms()
         record = sight.record
         if record.fate == STARTED and not record.is_over:
-            if compute_outcomes(sight, now):
+            if compute_ends(sight, now) or self._unranked(attempt_id):
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
-            if self._strays(attempt_id):
+            if self._strays(attempt_id) or self._step(attempt_id) is not None:
                 return True
             return any(
                 pod.metadata.deletion_timestamp and not self._tails.is_following(attempt_id, rank)
@@ -219,7 +231,14 @@ class Settler:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)
         if main is None or record is None or record.fate != STARTED or record.evict_reason:
             return []
+        if record.has_stand_in:
+            return []  # its nodes are those of its quota
         return plan_places(main, self._view.pods(attempt_id), list_open_ranks(record))
+
+    def _step(self, attempt_id: AttemptId) -> Step | None:
+        """Return what is to be done for a release under Kueue, None of all others."""
+        view = self._view
+        return plan_step(view.record(attempt_id), view.main(attempt_id), view.pods(attempt_id))
 
     def _strays(self, attempt_id: AttemptId) -> list[Pod]:
         """Return pods on places that are not theirs; none before its workload was let go."""
@@ -239,10 +258,12 @@ class Settler:
         try:
             async with self._limit:
                 await self._place(attempt_id)
+                await self._rank(attempt_id)
                 await self._end_strays(attempt_id)
-                if self._is_to_uninstall(attempt_id):
-                    record = self._view.record(attempt_id)
-                    assert record is not None
+                record, step = self._view.record(attempt_id), self._step(attempt_id)
+                if record is not None and step is not None:
+                    await take_step(self._client, record, step, self._withdraw)
+                if record is not None and self._is_to_uninstall(attempt_id):
                     await self._uninstall(record)
                 for pod in self._find_stray(attempt_id):
                     name, space = pod.metadata.name, pod.metadata.namespace
@@ -266,6 +287,29 @@ class Settler:
                 log.debug("pod %s is placed at the next look: %s", pod.metadata.name, error)
             except Invalid as error:
                 log.warning("pod %s cannot be placed: %s", pod.metadata.name, error)
+
+    def _unranked(self, attempt_id: AttemptId) -> list[Pod]:
+        """Return the pods that Kueue admitted, that are bound and that may have a rank now."""
+        sight = self._view.sight(attempt_id)
+        if sight is None or not takes_ranks(sight.record, self._settings.max_untold_ends):
+            return []
+        return list_unranked(sight)
+
+    async def _rank(self, attempt_id: AttemptId) -> None:
+        """Give bound pods their ranks, in the record first; the label is for people alone."""
+        pods, now = self._unranked(attempt_id), self._clock.now_ms()
+        if not pods:
+            return
+        uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
+        record = await self._records.change(
+            attempt_id, lambda found: decide_ranks(found, uids, now, most)
+        )
+        failpoint("kubernetes.rank.recorded")
+        ranks = {given.uid: rank for rank, given in (record.pods if record else {}).items()}
+        for pod in pods:
+            patch = {"metadata": {"labels": {names.RANK: ranks.get(pod.metadata.uid)}}}
+            with contextlib.suppress(NotThere, Conflict, Invalid):
+                await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
 
     async def _end_strays(self, attempt_id: AttemptId) -> None:
         for pod in self._strays(attempt_id):
@@ -294,7 +338,7 @@ class Settler:
 
     async def _record_ends(self, attempt_id: AttemptId) -> None:
         sight = self._view.sight(attempt_id)
-        outcomes = compute_outcomes(sight, self._clock.now_ms()) if sight is not None else {}
+        outcomes = compute_ends(sight, self._clock.now_ms()) if sight is not None else {}
         if outcomes:
             await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
 

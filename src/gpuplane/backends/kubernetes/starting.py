@@ -14,7 +14,7 @@ start for ever, and one that comes after it finds the workload by its name.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import (
@@ -26,7 +26,7 @@ from gpuplane.backends.interface import (
 )
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.manifests.pods import owner_labels, ranks_of
+from gpuplane.backends.kubernetes.manifests.pods import is_by_pod, owner_labels, ranks_of
 from gpuplane.backends.kubernetes.manifests.services import port_of
 from gpuplane.backends.kubernetes.manifests.workloads import (
     QUEUE,
@@ -68,6 +68,21 @@ from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
 """Annotation of a workload that was let go; in the same patch that lets it go."""
+
+Start = Callable[
+    [
+        KubeClient,
+        RecordStore,
+        AttemptPlan,
+        Mapping[str, str],
+        KubernetesSettings,
+        str,
+        Served,
+        Callable[[], int],
+    ],
+    Awaitable[None],
+]
+"""How one cluster begins with an attempt: what `ensure_started` is given, and what `take` is."""
 
 log = logging.getLogger("gpuplane.kubernetes")
 
@@ -157,6 +172,7 @@ async def ensure_started(
             keeps_longer=labels.get("debug") == "true",
             job_id=str(plan.job_id),
             most=plan.scales[1] if plan.scales is not None else None,
+            by_pod=is_by_pod(plan),
         ),
     )
     failpoint("kubernetes.ensure.accepted")

@@ -15,9 +15,10 @@ from gpuplane.backends.kubernetes.observing import (
     NodeState,
     Sight,
     find_wanted,
-    observe_attempt,
+    has_vanished,
     pods_by_rank,
 )
+from gpuplane.backends.kubernetes.ranking import observe
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
@@ -48,6 +49,7 @@ class ClusterView:
         self._routes: dict[AttemptId, tuple[str, str]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
         self._scales: dict[AttemptId, tuple[int, ScaleObservation]] = {}
+        self._vanished: set[AttemptId] = set()
 
     # What comes in
 
@@ -199,6 +201,8 @@ class ClusterView:
         for attempt_id, (_, record) in self._records.items():
             if record.fate != STARTED or record.is_over or record.evict_reason:
                 continue
+            if record.is_release:
+                continue  # the Job that stands in line for one makes no pods
             main = self._mains.get(attempt_id)
             if main is None or main.kind != "Job" or self._pods.get(attempt_id):
                 continue
@@ -255,6 +259,18 @@ class ClusterView:
         found, self._unsettled = self._unsettled, set()
         return found
 
+    def note_vanished(self, now: int) -> None:
+        """Note which services without replicas have lost their Deployment to somebody."""
+        found = {
+            attempt_id
+            for attempt_id in self._records
+            if attempt_id not in self._mains
+            and (sight := self.sight(attempt_id)) is not None
+            and has_vanished(sight, now)
+        }
+        self._dirty |= found ^ self._vanished
+        self._vanished = found
+
     # What is told
 
     def observe(self) -> list[ReplicaObservation]:
@@ -294,10 +310,10 @@ class ClusterView:
         sight = self.sight(attempt_id)
         seen: Iterable[ReplicaObservation] = ()
         if sight is not None and sight.record.fate != FORGOTTEN:
-            seen = observe_attempt(sight)
+            seen = observe(sight)
         by_rank = {each.rank: self._with_report(each) for each in seen}
         self._look_at_scale(attempt_id, sight)
-        scales = sight is not None and sight.record.most is not None
+        scales = sight is not None and (sight.record.most is not None or sight.record.by_pod)
         known = [
             key
             for key in (self._last if scales or not by_rank else ())
@@ -325,11 +341,13 @@ class ClusterView:
                 del self._reports[key]
 
     def _look_at_scale(self, attempt_id: AttemptId, sight: Sight | None) -> None:
-        wanted = None if sight is None else find_wanted(sight)
+        is_gone = attempt_id in self._vanished
+        wanted = None if sight is None else 0 if is_gone else find_wanted(sight)
         if sight is None or wanted is None:
             self._scales.pop(attempt_id, None)
             return
-        before, seen = self._scales.get(attempt_id), ScaleObservation(sight.record.ref, wanted)
+        before = self._scales.get(attempt_id)
+        seen = ScaleObservation(sight.record.ref, wanted, is_gone=is_gone)
         if before is None or before[1] != seen:
             self._number += 1
             self._scales[attempt_id] = (self._number, seen)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from gpuplane.cli.client import Client, segment
+from gpuplane.cli.commands.access import COMMANDS as ACCESS
 from gpuplane.cli.commands.identity import tenant_id
 from gpuplane.cli.commands.provisioning import COMMANDS as PROVISIONING
 from gpuplane.cli.commands.registration import COMMANDS
@@ -21,7 +22,7 @@ def clusters() -> None:
     """Clusters: where jobs run. CLUSTER is a name or an id."""
 
 
-for command in (*COMMANDS, *TENANCIES, *PROVISIONING):
+for command in (*COMMANDS, *TENANCIES, *PROVISIONING, *ACCESS):
     clusters.add_command(command)
 
 

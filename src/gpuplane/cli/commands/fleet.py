@@ -1,5 +1,6 @@
 """`gpuplane fleet`: GPUs by model over clusters, what is free now and when more will be."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -7,8 +8,11 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.output import Column, Output, note, output_option, paint, show_data, show_rows
 from gpuplane.cli.words import model_text, when
+from gpuplane.core.reasons import TAKEN_BY_OTHERS
 
 BAR = 20
+NAMED = 5
+"""So many nodes are named in a line."""
 
 
 @click.command()
@@ -31,6 +35,10 @@ def fleet(cluster: str | None, output: Output) -> None:
     click.echo()
     for each in found:
         _note_nodes(each)
+        if any(model["down"] for model in each["gpus"]):
+            rows = client.rows(f"/clusters/{segment(each['cluster'])}/nodes")
+            if said := others_sentence(rows):
+                note(f"  {said}")
 
 
 def _bar(row: dict[str, Any]) -> str:
@@ -70,4 +78,22 @@ def _note_nodes(found: dict[str, Any]) -> None:
     note(
         f"{paint(found['cluster'], 'bold', err=True)}{simulated}: {found['ready_nodes']} of "
         f"{found['nodes']} nodes ready, {cores} and {memory} free"
+    )
+
+
+def others_sentence(nodes: Sequence[dict[str, Any]]) -> str:
+    """Return which of the GPUs that are down are other people's for now, empty where none is."""
+    counts = {
+        row["name"]: sum(gpu["message"].startswith(TAKEN_BY_OTHERS) for gpu in row["gpus"])
+        for row in nodes
+    }
+    names = [name for name, count in counts.items() if count]
+    if not names:
+        return ""
+    total = sum(counts.values())
+    verb = "is" if total == 1 else "are"
+    named = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    return (
+        f"{total} of those down {verb} taken by pods that are no jobs of gpuplane, on {named}: "
+        f"gpuplane nodes show {names[0]}"
     )

@@ -96,6 +96,15 @@ def list_nodes(name: str | None, cluster: str | None, output: Output) -> None:
     show_rows(_rows(Client(), cluster), columns, output)
 
 
+def _lines(values: dict[str, Any]) -> str:
+    """Return one line for each value: a node of a fleet has half a hundred labels."""
+    return "\n".join(f"{name}={_text(value)}" for name, value in sorted(values.items()))
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 @nodes.command("show")
 @click.argument("node")
 @CLUSTER
@@ -120,13 +129,16 @@ def show_node(node: str, cluster: str | None, output: Output) -> None:
             ("RDMA fabric", row["rdma_fabric"]),
             ("type", row["type"]),
             ("address", row["internal_ip"]),
-            ("hardware", row["hardware_info"]),
+            ("hardware", _lines(row["hardware_info"])),
             ("detected by", row["detection_method"]),
             ("driver", row["driver_info"]),
             ("kernel", row["kernel_info"]),
-            ("conditions", [f"{c['type']}={c['status']} {c['reason']}" for c in row["conditions"]]),
-            ("labels", row["labels"]),
-            ("taints", [f"{t['key']}={t['value']}:{t['effect']}" for t in row["taints"]]),
+            (
+                "conditions",
+                "\n".join(f"{c['type']}={c['status']} {c['reason']}" for c in row["conditions"]),
+            ),
+            ("labels", _lines(row["labels"])),
+            ("taints", "\n".join(f"{t['key']}={t['value']}:{t['effect']}" for t in row["taints"])),
             ("topology", row["topology"]),
         ]
     )

@@ -35,6 +35,7 @@ MAX_BYTES = 1 << 20
 FILE = click.option(
     "-f", "--file", "path", metavar="FILE", help="A ClusterSpecification; - for standard input."
 )
+TO = click.option("--to", "target", metavar="FILE", help="Write it there (0600); must not exist.")
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
@@ -138,7 +139,7 @@ def provision(
             note(f"Nothing was changed. The plan is kept as {saved.id}.")
             return Exit.REFUSED
         provisioner.apply(name, saved.id)
-    note(f"{name} is made. Next: gpuplane clusters kubeconfig {name}")
+    note(f"{name} is made. Next: gpuplane clusters register {name} --provisioned")
     return Exit.OK
 
 
@@ -194,7 +195,7 @@ def provisioned(output: Output) -> None:
 
 @click.command("kubeconfig")
 @click.argument("name")
-@click.option("--to", "target", metavar="FILE", help="Write it there (0600); must not exist.")
+@TO
 @click.option(
     "--refresh/--no-refresh", default=True, help="Have the cloud give a fresh token first."
 )
@@ -215,25 +216,54 @@ def kubeconfig(
 ) -> None:
     """Print the kubeconfig of a cluster that was made from here; it holds a credential.
 
-    EKS gives a token for 15 minutes, GKE for an hour: enough to make a ServiceAccount whose token
-    lasts. With --token-file that one is put in, and the cluster can be registered.
+    EKS gives a token for 15 minutes, GKE for an hour. `gpuplane clusters access` makes an account
+    whose token lasts, and `gpuplane clusters register NAME --provisioned` registers by it at once.
+    """
+    token = None if token_file is None else _token_of(token_file)
+    refresh = refresh and token is None
+    text = kubeconfig_of_made(name, binary, timeout_s, token=token, refresh=refresh)
+    hand_out(text, target)
+
+
+def kubeconfig_of_made(
+    name: str,
+    binary: str | None,
+    timeout_s: int | None,
+    *,
+    token: str | None = None,
+    refresh: bool = True,
+) -> str:
+    """Return the kubeconfig of a cluster that was made from this home.
+
+    Args:
+        name: Its own.
+        binary: That made it, as an option names it.
+        timeout_s: For what the binary does.
+        token: To stand in the place of the administrator's credential.
+        refresh: Have the cloud give a fresh credential first.
+
+    Raises:
+        CliError: If no such cluster was made from here, or its cloud gives no credential.
     """
     from gpuplane.core.provisioning.kubeconfigs import NoCredential, kubeconfig_of, with_token
 
     _checked_name(name)
-    token = None if token_file is None else _token_of(token_file)
     with _provisioner(binary, timeout_s) as provisioner:
-        if refresh and token is None:
+        if refresh:
             provisioner.refresh(name, _files(_spec_of(provisioner.document(name))))
         try:
             outputs = provisioner.outputs(name)
-            text = kubeconfig_of(name, outputs if token is None else with_token(outputs, token))
+            return kubeconfig_of(name, outputs if token is None else with_token(outputs, token))
         except NoCredential as error:
             raise CliError(
                 str(error),
                 fix="Take a token by the cloud's own command line and give it as --token-file.",
                 code=Exit.REFUSED,
             ) from error
+
+
+def hand_out(text: str, target: str | None) -> None:
+    """Write what holds a credential to a new file of 0600, or to standard output."""
     if target is None:
         click.echo(text, nl=False)
         return

@@ -1,24 +1,25 @@
 """Registered clusters: brought in, looked at, changed, adopted, deleted."""
 
-import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from gpuplane.cli.client import Client, segment
+from gpuplane.cli.commands.access import FOR_ADDONS, make_access, read_kubeconfig_text
+from gpuplane.cli.commands.provisioning import binary_options, kubeconfig_of_made
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
 from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.runviews import RunFollower
 from gpuplane.cli.words import age, clock_text, duration_text
 
-MAX_BYTES = 512 << 10
 WAIT = click.option("--wait/--no-wait", default=True, help="Follow its steps to the end.")
-KUBECONFIG = click.option(
-    "--kubeconfig", "path", required=True, metavar="FILE", help="`-` for standard input."
+PROVISIONED = click.option(
+    "--provisioned",
+    is_flag=True,
+    help="It was made from this home: by an account that is made there first.",
 )
 CONTEXT = click.option("--context", help="Of the kubeconfig; its current one unless given.")
 EXPOSE = click.option(
@@ -32,23 +33,6 @@ REPORT_IMAGE = click.option(
 DRAIN_WAIT_S = 3_600
 PATIENCE_S = 90
 """How long a registration waits altogether where it is one too many for now."""
-
-
-def _read(path: str) -> str:
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
-    if not text.strip():
-        where = "standard input" if path == "-" else path
-        raise CliError(
-            f"{where} is empty: it holds no kubeconfig.",
-            fix="Name the file, or make one: kubectl config view --raw --minify --flatten",
-            code=Exit.USAGE,
-        )
-    if len(text) > MAX_BYTES:
-        raise CliError(f"{path} is longer than {MAX_BYTES} bytes.", code=Exit.USAGE)
-    return text
 
 
 def _path(cluster: str, *parts: str) -> str:
@@ -106,7 +90,9 @@ def _post_patiently(client: Client, path: str, body: Any, command: str) -> Any:
 
 @click.command("register")
 @click.argument("name")
-@KUBECONFIG
+@click.option("--kubeconfig", "path", metavar="FILE", help="- for standard input.")
+@PROVISIONED
+@FOR_ADDONS
 @CONTEXT
 @click.option(
     "--admission",
@@ -132,14 +118,19 @@ def _post_patiently(client: Client, path: str, body: Any, command: str) -> Any:
 )
 @click.option("--addon", "addons", multiple=True, metavar="NAME", help="Install only these.")
 @click.option("--no-addons", is_flag=True, help="Install none.")
+@binary_options
 @WAIT
 def register(
     name: str,
-    path: str,
+    path: str | None,
     context: str | None,
     attributes: tuple[str, ...],
     addons: tuple[str, ...],
+    binary: str | None,
+    timeout_s: int | None,
     *,
+    provisioned: bool,
+    for_addons: bool,
     masters: bool,
     no_addons: bool,
     wait: bool,
@@ -148,11 +139,20 @@ def register(
     """Register a Kubernetes cluster by its kubeconfig, and show the steps as they go.
 
     The kubeconfig is sealed and never shown again. It must hold its credentials: programs to run
-    and files to read are refused.
+    and files to read are refused. A cluster that was made from this home needs none: with
+    --provisioned an account is made there, and it is registered by that.
     """
+    _check_way(path, context, provisioned=provisioned, for_addons=for_addons)
     client = Client()
     body: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    body |= {"name": name, "kubeconfig": _read(path)}
+    body["name"] = name
+    if provisioned:
+        if not for_addons and not no_addons and not addons:
+            note("No add-ons are brought in, for which the account has no rights: --for-addons")
+            no_addons = True
+        body["kubeconfig"] = _of_made(name, binary, timeout_s, for_addons=for_addons)
+    else:
+        body["kubeconfig"] = read_kubeconfig_text(str(path))
     if context is not None:
         body["context"] = context
     if masters:
@@ -163,7 +163,7 @@ def register(
         body["addons"] = list(addons)
     made = _post_patiently(client, "/clusters", body, f"gpuplane clusters register {name} …")
     for warning in made["warnings"]:
-        note(f"missing, and not needed to run work: {warning}")
+        note(f"warning: {warning}")
     cluster = made["cluster"]
     click.echo(f"{cluster['name']} {cluster['kubernetes_version']} at {cluster['server_url']}")
     click.echo(f"key of its metrics, shown this once: {made['metrics_key']}")
@@ -171,6 +171,24 @@ def register(
     _follow(client, made, wait=wait, after=[anew])
     if wait:
         click.echo(f"{cluster['name']} is {client.get(_path(cluster['id']))['state'].lower()}")
+
+
+def _check_way(
+    path: str | None, context: str | None, *, provisioned: bool, for_addons: bool
+) -> None:
+    """Refuse options that do not say one way into a cluster."""
+    if (path is None) is not provisioned:
+        raise click.UsageError("Give either --kubeconfig FILE or --provisioned.")
+    if provisioned and context is not None:
+        raise click.UsageError("--context is of a --kubeconfig.")
+    if for_addons and not provisioned:
+        raise click.UsageError("--for-addons is of an account that is made: --provisioned.")
+
+
+def _of_made(name: str, binary: str | None, timeout_s: int | None, *, for_addons: bool) -> str:
+    """Return the kubeconfig of the account that is made in a cluster made from this home."""
+    admin = kubeconfig_of_made(name, binary, timeout_s)
+    return make_access(admin, None, name, for_addons=for_addons)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -226,17 +244,34 @@ def change(cluster: str, attributes: tuple[str, ...], **given: Any) -> None:
 @click.command("credentials")
 @click.argument("cluster")
 @click.option("--kubeconfig", "path", metavar="FILE", help="Put these in the place of the old.")
+@PROVISIONED
+@FOR_ADDONS
 @CONTEXT
+@binary_options
 @output_option
-def credentials(cluster: str, path: str | None, context: str | None, output: Output) -> None:
+def credentials(
+    cluster: str,
+    path: str | None,
+    context: str | None,
+    binary: str | None,
+    timeout_s: int | None,
+    output: Output,
+    *,
+    provisioned: bool,
+    for_addons: bool,
+) -> None:
     """Say which credentials are kept and until when they hold, or replace them."""
     client = Client()
     where = _path(cluster, "credentials")
-    if path is None:
+    if path is None and not provisioned:
         found = client.get(where)
     else:
-        body = {"kubeconfig": _read(path)} | ({"context": context} if context else {})
-        found = client.put(where, body)
+        _check_way(path, context, provisioned=provisioned, for_addons=for_addons)
+        if provisioned:
+            text = _of_made(cluster, binary, timeout_s, for_addons=for_addons)
+        else:
+            text = read_kubeconfig_text(str(path))
+        found = client.put(where, {"kubeconfig": text} | ({"context": context} if context else {}))
     ends = found["expires_at"]
     fields = [
         ("number", found["number"]),
@@ -249,8 +284,9 @@ def credentials(cluster: str, path: str | None, context: str | None, output: Out
 
 @click.command("health")
 @click.argument("cluster")
+@click.option("--check", "kinds", multiple=True, metavar="KIND", help="Only this; again for each.")
 @output_option
-def health(cluster: str, output: Output) -> None:
+def health(cluster: str, kinds: tuple[str, ...], output: Output) -> None:
     """Show what the last checks of a cluster found."""
     columns = (
         Column("CHECK", lambda row: row["kind"]),
@@ -258,7 +294,7 @@ def health(cluster: str, output: Output) -> None:
         Column("MESSAGE", lambda row: row["message"]),
         Column("AGE", lambda row: age(row["checked_at"]), right=True),
     )
-    found = Client().get(_path(cluster, "health"))
+    found = Client().get(_path(cluster, "health"), check=list(kinds) or None)
     show_rows(found["checks"], columns, output, empty="It was not looked at yet.")
 
 
@@ -349,11 +385,13 @@ def remove(
     plan = client.get(_path(cluster, "deletion-plan"))
     for job in plan["jobs"]:
         end = _parting(job, wait_s, force=force)
-        lost = f", {job['lost_s']} s of its work are lost" if force and job["lost_s"] else ""
+        lost_s = job["lost_s"] if force else 0
+        lost = f", {duration_text(lost_s)} of its work are lost" if lost_s else ""
         click.echo(f"{job['name']} ({job['job_type']}, {job['status']}): {end}{lost}", err=True)
     count = len(plan["jobs"])
     if force and count:
-        click.echo(f"{plan['lost_s']} s of work of {count} jobs are lost.", err=True)
+        of = "1 job" if count == 1 else f"{count} jobs"
+        click.echo(f"{duration_text(plan['lost_s'])} of work of {of} are lost.", err=True)
     if not yes:
         click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
     made = client.delete(

@@ -42,6 +42,17 @@ def list_secrets(project: str | None, output: Output) -> None:
     show_rows(client.items("/secrets", project_id=_project(client, project)), columns, output)
 
 
+@secrets.command("rotate-keys")
+def rotate_keys() -> None:
+    """Make a new sealing key and seal by it whatever lies sealed, while everything goes on.
+
+    Secrets, kubeconfigs, outputs of jobs, webhooks, and states of clusters made from the server's
+    home. Older keys stay where they are, for what backups hold.
+    """
+    made = Client().post("/sealing-keys/rotations")
+    click.echo(f"key {made['key_id']} seals from now on; {made['rewrapped']} sealed anew by it")
+
+
 @secrets.command("set")
 @click.argument("name")
 @click.option("--from-file", type=click.File(), help="Read the value from a file; - is stdin.")

@@ -1,8 +1,9 @@
 """The cycle run forward: an event clock on which work ends and waiting work starts.
 
 Owns one run at one quantile of durations. Uses the very code of a cycle, so a forecast cannot
-drift from what the scheduler does; preemption happens only in the first instant, because whom
-later preemptors would stop depends on work that is not there yet.
+drift from what the scheduler does. Preemption is decided on in the first instant, and carried out
+then, or once those are old enough whom it stops; whom later preemptors would stop depends on work
+that is not there yet.
 """
 
 import heapq
@@ -21,6 +22,7 @@ from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.judge import Judge
 from gpuplane.core.scheduling.ordering import compute_entry, group_entries
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.protection import Opening
 from gpuplane.core.scheduling.trial import Trial
 from gpuplane.core.scheduling.windows import find_fitting_window
 from gpuplane.core.scheduling.workload import Workload
@@ -56,6 +58,7 @@ class _Clock:
         trial: Trial,
         quantile: Quantile,
         now: int,
+        openings: Mapping[JobId, Opening],
     ) -> None:
         self.trial = trial
         self.now = now
@@ -66,6 +69,9 @@ class _Clock:
         self._quantile = quantile
         self._ends: list[tuple[int, str, JobId]] = []
         self._holding: dict[JobId, _Holding] = {}
+        self._due: dict[JobId, int] = {}
+        self._openings = sorted((each.at, str(job), job) for job, each in openings.items())
+        self._victims = {job: each.victims for job, each in openings.items()}
         self._last_end: JobId | None = None
         self._requeued: frozenset[JobId] = frozenset()
 
@@ -120,22 +126,45 @@ class _Clock:
         times = [wakes_at(workload, self.now) for workload in self.pending.values()]
         times += [each.end_at for each in self.trial.snapshot.reservations]
         upcoming = [time for time in times if time > self.now]
+        if self._openings:
+            upcoming.append(self._openings[0][0])
         if self._ends:
             upcoming.append(self._ends[0][0])
         if not upcoming:
             return False
         self.now = max(self.now, min(upcoming))
+        while self._openings and self._openings[0][0] <= self.now:
+            self._stop_for(self._openings.pop(0)[2])
         while self._ends and self._ends[0][0] <= self.now:
-            self._end(heapq.heappop(self._ends)[2])
+            ends_at, _, job_id = heapq.heappop(self._ends)
+            if self._due.get(job_id) == ends_at:
+                self._end(job_id)
         return True
+
+    def _stop_for(self, preemptor: JobId) -> None:
+        """Have those stopped that have become old enough for one that still waits."""
+        if preemptor not in self.pending:
+            return
+        victims = [each for each in self._victims[preemptor] if each in self._holding]
+        ends_at = self.now + self.trial.policy.preemption.grace_s * MS_PER_S
+        for job_id in victims:
+            if self._due[job_id] > ends_at:
+                self._ends_at(job_id, ends_at)
+                self._requeued |= {job_id}
 
     def _hold(self, holding: _Holding, ends_at: int) -> None:
         job_id = holding.workload.job_id
         self._holding[job_id] = holding
+        self._ends_at(job_id, ends_at)
+
+    def _ends_at(self, job_id: JobId, ends_at: int) -> None:
+        """Put an end on the clock; one that was put there before counts no more."""
+        self._due[job_id] = ends_at
         heapq.heappush(self._ends, (ends_at, str(job_id), job_id))
 
     def _end(self, job_id: JobId) -> None:
         holding = self._holding.pop(job_id)
+        del self._due[job_id]
         fleet = self.trial.benches[holding.bench_index].fleet
         for take in holding.takes:
             fleet.release(take)
@@ -157,6 +186,7 @@ def run_clock(
     quantile: Quantile,
     first: Decision,
     limits: ForecastLimits,
+    openings: Mapping[JobId, Opening],
     until: JobId | None = None,
 ) -> Run:
     """Play the clock until everyone has started, `until` has, or a bound is reached.
@@ -169,6 +199,7 @@ def run_clock(
         quantile: Which of the durations everyone takes.
         first: The decision of this instant, for its victims.
         limits: Bounds of the run.
+        openings: When those who wait may have others stopped that are too young in this instant.
         until: Stop when this job has started.
     """
     limits_off = replace(policy.preemption, enabled=False)
@@ -180,7 +211,7 @@ def run_clock(
     order = [verdict.job_id for verdict in first.verdicts]
     kept = set(order[: limits.max_pending]) | ({until} if until is not None else set())
     with Trial(snapshot, calm, now, seed) as trial:
-        clock = _Clock(trial, quantile, now)
+        clock = _Clock(trial, quantile, now, openings)
         clock.pending = {w.job_id: w for w in snapshot.pending if w.job_id in kept}
         clock.load_running(stopped, victims)
         horizon = now + limits.horizon_s * MS_PER_S

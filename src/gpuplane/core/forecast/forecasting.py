@@ -18,7 +18,9 @@ from gpuplane.core.forecast.estimates import (
 from gpuplane.core.ids import JobId
 from gpuplane.core.prediction.durations import Quantile
 from gpuplane.core.scheduling.cycle import decide
+from gpuplane.core.scheduling.decisions import Waiting
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.protection import find_openings
 from gpuplane.core.scheduling.workload import Workload
 
 DEFAULT_LIMITS = ForecastLimits()
@@ -72,8 +74,10 @@ def _forecast(
     until: JobId | None,
 ) -> Forecast:
     first = decide(snapshot, policy, now, seed)
+    waiting = {verdict.job_id for verdict in first.verdicts if isinstance(verdict, Waiting)}
+    openings = find_openings(snapshot, waiting, policy, now, seed)
     runs = {
-        quantile: run_clock(snapshot, policy, now, seed, quantile, first, limits, until)
+        quantile: run_clock(snapshot, policy, now, seed, quantile, first, limits, openings, until)
         for quantile in Quantile
     }
     estimates = {}

@@ -22,6 +22,7 @@ from gpuplane.core.scheduling.decisions import NeedsPreemption, Waiting
 from gpuplane.core.scheduling.gates import find_gate
 from gpuplane.core.scheduling.ordering import compute_entry
 from gpuplane.core.scheduling.policy import Policy, Snapshot
+from gpuplane.core.scheduling.protection import find_opening
 from gpuplane.core.scheduling.trial import Found, Trial
 from gpuplane.core.scheduling.waiting import Blocked, Explainer
 from gpuplane.core.scheduling.workload import Workload
@@ -122,7 +123,7 @@ def explain_limit(
     if not isinstance(verdict, NeedsPreemption) or verdict.placement.cluster_id not in spent:
         return None
     cluster, count = verdict.placement.cluster_id, len(verdict.receipts)
-    them = "1 running job" if count == 1 else f"{count} running jobs"
+    them = _count_text(count)
     said = (
         f"{verdict.reason.sentence} It could start in place of {them} of lower priority, but the "
         f"cluster's limit of preemptions in an hour is reached ({spent[cluster]} of {most})"
@@ -130,14 +131,42 @@ def explain_limit(
     leave = snapshot.preemptions_leave_at.get(cluster, ())[spent[cluster] - most :]
     if not leave:
         return Reason(verdict.reason.word, f"{said}.", "Wait, or have the limit raised.")
-    minute_ms = 60 * MS_PER_S
-    at = datetime.fromtimestamp(-(-leave[0] // minute_ms) * 60, UTC)
+    at = _instant_text(leave[0])
     return Reason(
         verdict.reason.word,
-        f"{said}; the next is possible from {at:%Y-%m-%dT%H:%MZ} on.",
-        f"Wait until {at:%Y-%m-%dT%H:%MZ}: the limit of preemptions in an hour is reached "
+        f"{said}; the next is possible from {at} on.",
+        f"Wait until {at}: the limit of preemptions in an hour is reached "
         f"({spent[cluster]} of {most}), and then {them} of lower priority may be stopped for it; "
         "or have the limit raised.",
+    )
+
+
+def explain_protection(
+    snapshot: Snapshot, workload: Workload, policy: Policy, now: int, seed: int
+) -> Reason | None:
+    """Return what is told of a workload that only waits for others to be old enough to be stopped.
+
+    Args:
+        snapshot: What is running and free; what else is pending is not considered.
+        workload: What waits, and has nobody stopped now.
+        policy: The scheduler's policy.
+        now: The instant of the question, in ms.
+        seed: As for `decide`.
+
+    Returns:
+        The reason with the dominant word, or None where the age of others is not in the way.
+    """
+    found = find_opening(snapshot, workload, policy, now, seed)
+    if found is None:
+        return None
+    opening, verdict = found
+    them, at = _count_text(len(opening.victims)), _instant_text(opening.at)
+    young = f"which may not be stopped in the first {policy.preemption.min_run_s} s"
+    return Reason(
+        verdict.reason.word,
+        f"{verdict.reason.sentence} It could start in place of {them} of lower priority, {young}: "
+        f"possible from {at} on.",
+        f"Wait until {at}: then {them} of lower priority may be stopped for it.",
     )
 
 
@@ -247,6 +276,10 @@ class _Search:
 
 def _fleet_of(trial: Trial, found: Found) -> Fleet:
     return trial.benches[found.bench_index].fleet
+
+
+def _count_text(jobs: int) -> str:
+    return "1 running job" if jobs == 1 else f"{jobs} running jobs"
 
 
 def _lower(sentence: str) -> str:

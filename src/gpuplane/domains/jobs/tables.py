@@ -101,6 +101,8 @@ class JobRow(Base):
     actual_start: Mapped[int | None]
     actual_end: Mapped[int | None]
     queued_at: Mapped[int | None]
+    in_line_since: Mapped[int | None]
+    """Where that is before `queued_at`: it was preempted, or moved, since."""
     admitted_at: Mapped[int | None]
     estimated_cost_micro: Mapped[int | None]
     actual_cost_micro: Mapped[int | None]
@@ -217,6 +219,8 @@ class AttemptRow(Base):
     growth_reason: Mapped[str] = mapped_column(String(50), default="")
     growth_message: Mapped[str] = mapped_column(default="")
     """Why the next wanted replica waits; empty when none does."""
+    by_pod: Mapped[bool] = mapped_column(default=False)
+    """Whether its cluster's Kueue admits each replica by itself: they come and go as it says."""
     explanation: Mapped[dict[str, Any] | None] = mapped_column(Json)
     forgotten: Mapped[bool] = mapped_column(default=False)
     learned_at: Mapped[int | None]

@@ -185,6 +185,7 @@ def _node_body(node: Node, used: _Used) -> NodeOut:
         driver_info=details.driver,
         status_sync_at=node.status_sync_at,
         gpus=[_gpu_body(each, used) for each in node.gpus],
+        created_at=node.created_at,
         updated_at=node.updated_at,
         resource_version=node.version,
     )

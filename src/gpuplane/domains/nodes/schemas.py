@@ -92,6 +92,8 @@ class NodeOut(Body):
     driver_info: dict[str, str]
     status_sync_at: InstantOut | None
     gpus: list[GpuOut]
+    created_at: InstantOut
+    """When it was first seen."""
     updated_at: InstantOut
     resource_version: int
 

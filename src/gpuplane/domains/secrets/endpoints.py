@@ -117,6 +117,8 @@ async def rotate_sealing_key(call: CallDep) -> RotationOut:
             count += changed
             if after is None:
                 break
+    for reseal in cast("Sequence[service.Reseal]", call.ports.get("reseals", ())):
+        count += await asyncio.to_thread(reseal, call.sealing)
     return await call.write(
         "secrets.rotate_sealing_key",
         lambda s: service.note_rotation(s, call.principal, key_id, count, call.now),

@@ -4,7 +4,7 @@ Values come in and lie sealed; whoever opens one outside `reveal_for_job` is wro
 the caller's time before the transaction, so a first key being made never holds the writer.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -21,7 +21,7 @@ from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 from gpuplane.kit.sealing import SealingKeys
 
-__all__ = ["MAX_VALUE_BYTES", "SORT_NAME", "Revealed", "Rewrap", "Secret", "context_of"]
+__all__ = ["MAX_VALUE_BYTES", "SORT_NAME", "Reseal", "Revealed", "Rewrap", "Secret", "context_of"]
 
 REWRAP_BATCH = 200
 
@@ -35,6 +35,10 @@ class Rewrap(Protocol):
     def __call__(self, session: WriteSession, sealing: SealingKeys, after: Any) -> tuple[int, Any]:
         """Return how many were sealed anew, and where to go on, or None at the end."""
         ...
+
+
+Reseal = Callable[[SealingKeys], int]
+"""Seals anew what lies in files and returns how much; the port `reseals` has those there are."""
 
 
 @dataclass(frozen=True, slots=True)

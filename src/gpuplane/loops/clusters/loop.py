@@ -19,6 +19,7 @@ from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
 from gpuplane.kube.errors import KubeError
+from gpuplane.kube.sessions import ClientLimits
 from gpuplane.loops.clusters.collecting import Collector
 from gpuplane.loops.clusters.health import check
 from gpuplane.loops.clusters.tools import ClusterTools
@@ -27,6 +28,8 @@ log = logging.getLogger("gpuplane.clusters")
 
 UNTOLD_MS = 300_000
 """A check that says the same as before is stored anew after this."""
+REQUEST_SHARE = 0.8
+"""Of the time that a look has, so that one that is refused again and again is told as refused."""
 ENDED_BADLY = (RunStatus.FAILED, RunStatus.CANCELLED)
 RUN_STATES = (ClusterState.REGISTERING, ClusterState.DRAINING, ClusterState.DELETING)
 
@@ -147,7 +150,8 @@ class ClustersLoop:
         known = self._clients.get(cluster.id)
         if known is not None:
             return known[1]
-        client = KubeClient(await self._tools.connection(cluster))
+        limits = ClientLimits(request_s=REQUEST_SHARE * self._settings.call_s)
+        client = KubeClient(await self._tools.connection(cluster), limits=limits)
         self._clients[cluster.id] = (number, client)
         return client
 

@@ -15,7 +15,8 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision, Placed, Verdict, Waiting
 from gpuplane.core.scheduling.memory import Memory
 from gpuplane.core.scheduling.policy import Policy, Snapshot
-from gpuplane.core.scheduling.why import Why, explain_limit, explain_workload
+from gpuplane.core.scheduling.protection import MAX_INSTANTS, list_protection_ends
+from gpuplane.core.scheduling.why import Why, explain_limit, explain_protection, explain_workload
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -124,7 +125,8 @@ class WhatOfJob:
     @property
     def cost_ms(self) -> float:
         """Return about how long it takes if the job waits."""
-        return decision_ms(self.snapshot) + forecast_ms(self.snapshot, self.limits)
+        ahead_ms = forecast_ms(self.snapshot, self.limits, self.policy, self.now)
+        return decision_ms(self.snapshot) + ahead_ms
 
     @property
     def travel_ms(self) -> float:
@@ -147,9 +149,9 @@ class WhatOfJob:
             return found
         asked = (self.snapshot, workload, self.policy, self.now, self.seed)
         if isinstance(verdict, Waiting):
-            limit = explain_limit(*asked)
-            if limit is not None:
-                found = Prospect(verdict._replace(reason=limit))
+            held_up = explain_limit(*asked) or explain_protection(*asked)
+            if held_up is not None:
+                found = Prospect(verdict._replace(reason=held_up))
         found = replace(found, estimate=earliest_start(*asked, limits=self.limits))
         return replace(found, why=explain_workload(*asked)) if self.wants_change else found
 
@@ -167,7 +169,7 @@ class WhenEachStarts:
     @property
     def cost_ms(self) -> float:
         """Return about how long the forecast takes."""
-        return forecast_ms(self.snapshot, self.limits)
+        return forecast_ms(self.snapshot, self.limits, self.policy, self.now)
 
     @property
     def travel_ms(self) -> float:
@@ -198,8 +200,10 @@ def travel_ms(snapshot: Snapshot) -> float:
     return (nodes * TRAVEL_NODE_US + workloads * TRAVEL_WORKLOAD_US) / 1000
 
 
-def forecast_ms(snapshot: Snapshot, limits: ForecastLimits) -> float:
+def forecast_ms(snapshot: Snapshot, limits: ForecastLimits, policy: Policy, now: int) -> float:
     """Return about how long a forecast over a snapshot takes, in ms of one core."""
     pending = min(len(snapshot.pending), limits.max_pending)
     events = min(len(snapshot.running) + pending, limits.max_events) * RUNS
-    return decision_ms(snapshot) + events * (EVENT_US + EVENT_WORKLOAD_US * pending) / 1000
+    young = min(len(list_protection_ends(snapshot, snapshot.pending, policy, now)), MAX_INSTANTS)
+    decisions_ms = (1 + young) * decision_ms(snapshot)
+    return decisions_ms + events * (EVENT_US + EVENT_WORKLOAD_US * pending) / 1000

@@ -17,7 +17,7 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import OfferStanding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
-from gpuplane.kube.kinds import JOB, JOB_SET, WORKLOAD
+from gpuplane.kube.kinds import JOB, JOB_SET, POD, WORKLOAD
 from gpuplane.kube.kueue.names import (
     HOLD_CHECK,
     PRIORITY_CLASSES,
@@ -26,7 +26,8 @@ from gpuplane.kube.kueue.names import (
     WorkloadCondition,
 )
 from gpuplane.kube.kueue.states import Told
-from gpuplane.loops.kueue.workloads import Followed
+from gpuplane.loops.kueue.replicas import group_pods, read_one, read_pods, take_in_replicas
+from gpuplane.loops.kueue.workloads import AGE_MARK, Followed
 
 log = logging.getLogger("gpuplane.kueue")
 
@@ -34,6 +35,10 @@ RETRY_S = 60
 """When a held workload is tried again where no instant is known."""
 MAX_RETRY_S = 3_600
 MAX_MESSAGE = 1_000
+AGE_MS = 2_000
+"""Ages that differ by less are the same: Kubernetes tells whole seconds."""
+BY_CHECK = "AdmissionCheck"
+"""The reason of Kueue's Evicted condition whose instant is the age of what waits."""
 DELETED = "Its Workload was deleted on the cluster by somebody else; it is not started again."
 Reread = Callable[[Followed], Awaitable[Followed | None]]
 
@@ -53,10 +58,10 @@ async def take_in(
         remembered: The uid of each attempt's Workload as first seen; kept up here.
         reread: Reads a Workload from the cluster itself: what is followed may lag behind.
     """
-    ours = {each.attempt_id: each for each in seen if each.attempt_id is not None}
-    if not ours:
-        return 0
-    by_job_uid = {each.state.job_uid: key for key, each in ours.items() if each.state.job_uid}
+    known = [each for each in seen if each.attempt_id is not None]
+    ours = {each.attempt_id: each for each in known if each.attempt_id and not each.is_pod}
+    pods = group_pods(known)
+    by_job_uid = {each.state.job_uid: each.attempt_id for each in known if each.state.job_uid}
     found_offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
     # Of what was dispatched here, its manager tells.
     offers = [each for each in found_offers if each.cluster_id == cluster_id]
@@ -70,13 +75,11 @@ async def take_in(
             remembered[offer.attempt_id] = ours[offer.attempt_id].state.uid
     news = 0
     for offer in offers:
-        found = ours.get(offer.attempt_id)
-        if found is None:
+        single = ours.get(offer.attempt_id)
+        said = read_pods(pods.get(offer.attempt_id, ())) if single is None else read_one(single)
+        if said is None:
             continue
-        reason, message = found.state.explain()
-        usage = found.state.usage
-        counted = tuple((pair.flavor, pair.resource, n) for pair, n in sorted(usage.items()))
-        told = (reason, message, found.state.admitted_at, counted)
+        told = (said.reason, said.message, said.admitted_at, said.counted)
         if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
             continue
         news += await database.write(
@@ -84,13 +87,14 @@ async def take_in(
             partial(
                 jobs.note_admission,
                 attempt_id=offer.attempt_id,
-                reason=reason,
-                message=message,
-                admitted_at=found.state.admitted_at,
-                usage_of=usage,
-                cluster_queue=found.state.cluster_queue,
+                reason=said.reason,
+                message=said.message,
+                admitted_at=said.admitted_at,
+                usage_of=said.usage,
+                cluster_queue=said.cluster_queue,
             ),
         )
+    news += await take_in_replicas(database, running, pods)
     for attempt in running:
         found = ours.get(attempt.id)
         if found is None or attempt.stop_intent is not None:
@@ -105,7 +109,8 @@ async def take_in(
             found = await _find_taken_back(found, reread)
             if found is None:
                 continue
-        told_of = found.state.conditions[str(WorkloadCondition.EVICTED)]
+        told_of = found.eviction
+        assert told_of is not None, "either way of getting here asks for it"
         news += await database.write(
             "jobs.note_evicted",
             partial(
@@ -151,7 +156,7 @@ async def _find_taken_back(found: Followed, reread: Reread) -> Followed | None:
 
 def _was_evicted(found: Followed) -> bool:
     is_over = found.state.find(WorkloadCondition.FINISHED) is not None
-    return str(WorkloadCondition.EVICTED) in found.state.conditions and not is_over
+    return found.eviction is not None and not is_over
 
 
 def _reason_of(told: Told) -> str:
@@ -163,9 +168,9 @@ def _reason_of(told: Told) -> str:
 
 def _has_run(found: Followed) -> bool:
     """Return whether a Workload was ever admitted, by what it says of itself."""
+    ends = (WorkloadCondition.ADMITTED, WorkloadCondition.FINISHED)
     told = found.state.conditions
-    ends = (WorkloadCondition.ADMITTED, WorkloadCondition.EVICTED, WorkloadCondition.FINISHED)
-    return any(str(kind) in told for kind in ends)
+    return found.eviction is not None or any(str(kind) in told for kind in ends)
 
 
 async def write_back(
@@ -193,6 +198,7 @@ async def write_back(
         try:
             if standing is not None:
                 await _give_priority(client, version, each, standing)
+                await _give_age(client, version, each, standing)
             await _give_hold(client, version, each, standing, settled, now)
         except (Conflict, NotThere):
             continue  # it moved on meanwhile: the next turn sees how
@@ -205,11 +211,13 @@ async def _give_priority(
 ) -> None:
     if each.state.priority == standing.priority:
         return
+    if each.is_pod and each.state.admitted_at is not None:
+        return  # those that wait are no better than those that run, and take nothing from them
     if each.is_dispatched or each.state.nominated or each.state.cluster_name:
         return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]
     for word, name, _ in each.state.owners:
-        kind = {"Job": JOB, "JobSet": JOB_SET}.get(word)
+        kind = {"Job": JOB, "JobSet": JOB_SET, "Pod": POD}.get(word)
         if kind is None:
             continue
         owner = await client.find(kind, name, each.state.namespace)
@@ -224,6 +232,51 @@ async def _give_priority(
         "spec": {"priority": standing.priority},
     }
     await client.patch(WORKLOAD.at(str(version)), each.state.name, patch, each.state.namespace)
+
+
+async def _give_age(
+    client: KubeClient, version: ApiVersion, each: Followed, standing: OfferStanding
+) -> None:
+    """Give the new Workload of a job that was preempted the age at which it stood in line before.
+
+    Kueue keeps the Workload of what it preempts, and so its age. Here the next attempt has another
+    one, whose age can be told by when it was evicted (v0.15, GetQueueOrderTimestamp); Kueue takes
+    the condition back when it reserves quota.
+    """
+    if each.is_dispatched or each.state.find(WorkloadCondition.QUOTA_RESERVED) is not None:
+        return
+    if each.is_pod:
+        return  # one that was evicted is deleted, not made to wait
+    since, known = standing.in_line_since, find_age(each)
+    if since is None or known is None or known - since < AGE_MS:
+        return
+    kind = WORKLOAD.at(str(version))
+    found = await client.find(kind, each.state.name, each.state.namespace)
+    if found is None or found["metadata"].get("resourceVersion", "") != each.version:
+        return  # it moved on meanwhile: the next turn sees how
+    evicted = {
+        "type": str(WorkloadCondition.EVICTED),
+        "status": "True",
+        "reason": BY_CHECK,
+        "message": f"{AGE_MARK} {instant_text(since)}.",
+        "lastTransitionTime": instant_text(since),
+        "observedGeneration": found["metadata"].get("generation", 0),
+    }
+    told = (found.get("status") or {}).get("conditions") or ()
+    others = [one for one in told if one["type"] != evicted["type"]]
+    patch = {
+        "metadata": {"resourceVersion": each.version},
+        "status": {"conditions": [*others, evicted]},
+    }
+    await client.patch(kind, each.state.name, patch, each.state.namespace, subresource="status")
+
+
+def find_age(each: Followed) -> int | None:
+    """Return the instant by which Kueue orders a Workload that waits, ms since the epoch."""
+    evicted = each.state.find(WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.reason == BY_CHECK:
+        return evicted.at
+    return each.state.created_at
 
 
 async def _give_hold(
@@ -304,7 +357,8 @@ async def load_standings(
     """Return what offered jobs are to be on their cluster, and the attempts that it has bound."""
     standings = await database.read(lambda s: jobs.load_offer_standings(s, cluster_id, boosts, now))
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
-    return standings, {each.id for each in running}
+    # Of a service whose replicas are admitted one by one, more may start at any time.
+    return standings, {each.id for each in running if not each.by_pod}
 
 
 def instant_text(now: int) -> str:

@@ -8,10 +8,14 @@ from uuid import UUID
 
 from gpuplane.core.ids import AttemptId
 from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
-from gpuplane.kube.kueue.states import WorkloadState, read_workload
+from gpuplane.kube.kueue.states import Told, WorkloadState, read_workload
 
+AGE_MARK = "It was taken back before and stands in line since"
+"""How the message of an Evicted condition begins that tells the age of what was never admitted."""
 ATTEMPT_LABEL = "gpuplane.io/attempt-id"
 CLUSTER_LABEL = "gpuplane.io/cluster-id"
+ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
+CLUSTER_VARIABLE = "GPUPLANE_CLUSTER_ID"
 DISPATCHED_LABEL = "kueue.x-k8s.io/multikueue-origin"
 _PREEMPTOR = re.compile(r"JobUID: ([0-9a-f-]{36})")
 """How Kueue names the job that others made room for (pkg/scheduler/preemption, v0.15)."""
@@ -50,9 +54,20 @@ class Followed:
         return next((each for each in self.checks if each.get("name") == HOLD_CHECK), None)
 
     @property
+    def eviction(self) -> Told | None:
+        """Return what its cluster says of having taken back what it admitted, None for never."""
+        told = self.state.conditions.get(str(WorkloadCondition.EVICTED))
+        return None if told is None or AGE_MARK in told.message else told
+
+    @property
+    def is_pod(self) -> bool:
+        """Return whether it is of one pod of a service, which has as many as pods."""
+        return any(kind == "Pod" for kind, _, _ in self.state.owners)
+
+    @property
     def is_evicted(self) -> bool:
         """Return whether its cluster took back what it had admitted."""
-        return self.state.find(WorkloadCondition.EVICTED) is not None
+        return self.eviction is not None and self.eviction.true
 
     @property
     def preemptor_uid(self) -> str:
@@ -67,7 +82,7 @@ class Followed:
 
 def follow(found: Mapping[str, Any]) -> Followed:
     """Return what is kept of a Workload."""
-    labels = _labels(found)
+    labels = _labels(found) or _variables(found)
     return Followed(
         read_workload(found),
         found["metadata"].get("resourceVersion", ""),
@@ -84,6 +99,19 @@ def _labels(found: Mapping[str, Any]) -> Mapping[str, str]:
         labels = ((pod_set.get("template") or {}).get("metadata") or {}).get("labels") or {}
         if ATTEMPT_LABEL in labels:
             return dict(labels)
+    return {}
+
+
+def _variables(found: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the same of the Workload of a single pod, which has none of its labels (v0.15)."""
+    for pod_set in (found.get("spec") or {}).get("podSets") or ():
+        for container in ((pod_set.get("template") or {}).get("spec") or {}).get("containers", ()):
+            told = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
+            if ATTEMPT_VARIABLE in told:
+                return {
+                    ATTEMPT_LABEL: told[ATTEMPT_VARIABLE],
+                    CLUSTER_LABEL: told.get(CLUSTER_VARIABLE, ""),
+                }
     return {}
 
 

@@ -10,9 +10,9 @@ from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import NetworkMode, ResourceRequest
+from gpuplane.core.workloads import DeploymentType, JobType, NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
-from gpuplane.domains.queues.service import SeenKind, find_level
+from gpuplane.domains.queues.service import SeenKind, find_laid_out, find_level
 from gpuplane.kube.kueue.flavors import resource_of
 from gpuplane.kube.nodefacts import LEVEL_LABELS
 from gpuplane.loops.scheduler.loading import ClusterView
@@ -56,9 +56,25 @@ def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str])
 
 def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
     """Return why a queue cannot keep a job's replicas in one part of the network, as it must."""
+    laid_out = find_laid_out(view.seen, queue)
+    if laid_out and job.spec.deployment_type is DeploymentType.HELM:
+        # Kueue binds the pods of a Job that it lays out, and those of a chart are none of its.
+        return Reason(
+            Word.NETWORK,
+            f"ClusterQueue {queue} of {view.cluster.name} lays work out by a Topology "
+            f"({', '.join(sorted(laid_out))}), which it cannot do for the pods of a chart.",
+            "Name a LocalQueue of another ClusterQueue, whose flavors have no Topology.",
+        )
     asked = job.spec.placement.network
     if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
         return None
+    if job.spec.job_type is JobType.SERVICE:
+        return Reason(
+            Word.NETWORK,
+            f"It must lie in one {asked.level}, and Kueue on {view.cluster.name} admits and places "
+            "each replica of a service by itself.",
+            "Prefer it instead, or name a cluster with embedded admission.",
+        )
     labels = LEVEL_LABELS[asked.level]
     if find_level(view.seen, queue, labels) is not None:
         return None

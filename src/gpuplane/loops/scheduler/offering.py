@@ -149,10 +149,6 @@ def _refusal(view: ClusterView, job: Job, now: int) -> Reason | None:
     window = job.spec.window
     if window is not None and find_current_window(window, now) is None:
         return Reason(Word.TIME_WINDOW, "Its time window is closed.")
-    if job.spec.job_type is JobType.SERVICE and job.spec.replicas.count > 1:
-        # One template for all of its pods: none of them would say which replica it is.
-        said = f"On {view.cluster.name}, where Kueue admits, a service has one replica."
-        return Reason(Word.GANG, said, "Ask for one, or name a cluster with embedded admission.")
     # One that dispatches need not have what its workers have.
     return None if queues.dispatching_queues(view.cluster) else _shape_refusal(view, job)
 

@@ -1,13 +1,16 @@
 """What the webhooks answer: defaults that are filled in, and why an object is refused.
 
 Owns the judgement of GPUWorkload and MIGLayout objects; never sees HTTP. The schema of the custom
-resource has refused what no schema allows before this is asked.
+resource has refused what no schema allows before an object is validated, and not before it is given
+its defaults.
 """
 
 import base64
 import json
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from gpuplane.core.mig.profiles import KNOWN_TABLES
 from gpuplane.operator.names import FINALIZER, Phase
@@ -19,16 +22,51 @@ FIXED = ("modelName", "gpuCount", "vendor", "gpuMemoryMiB", "queueName", "schedu
 _UNMADE = ("", Phase.PENDING, Phase.SCHEDULING)
 
 
+class _Meta(msgspec.Struct):
+    finalizers: list[str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    model_name: str = ""
+    retry_policy: dict[str, Any] | None = None
+    reservation: dict[str, Any] | None = None
+    instances: dict[str, int] | None = None
+    shares: dict[str, int] | None = None
+
+
+class _Object(msgspec.Struct):
+    """What is looked at of either kind of object."""
+
+    spec: _Spec
+    metadata: _Meta | None = None
+    status: dict[str, Any] | None = None
+
+
+def find_shape_problem(item: Json) -> str | None:
+    """Return the field of an object that is not of its schema's type, or None."""
+    try:
+        msgspec.convert(item, _Object)
+    except msgspec.ValidationError as error:
+        said, _, where = str(error).partition(" - at ")
+        field = where.strip("`").removeprefix("$.")
+        return f"{field}: {said}" if field else said
+    return None
+
+
 def list_defaults(workload: Json) -> list[dict[str, Any]]:
-    """Return JSON patch operations that fill in what was left out, the finalizer among it."""
-    spec = workload.get("spec") or {}
+    """Return JSON patch operations that fill in what was left out, the finalizer among it.
+
+    None for an object that its schema refuses: what is said of it is the API server's to say.
+    """
+    if find_shape_problem(workload) is not None:
+        return []
+    spec = workload["spec"]
     operations: list[dict[str, Any]] = []
     wanted = {"priority": "normal", "schedulingStrategy": "leastLoaded", "vendor": "nvidia"}
     for name, value in wanted.items():
         if name not in spec:
             operations.append({"op": "add", "path": f"/spec/{name}", "value": value})
-    policy = spec.get("retryPolicy")
-    if not isinstance(policy, dict):
+    if spec.get("retryPolicy") is None:
         retries = {"maxRetries": 3, "backoffSeconds": 30}
         operations.append({"op": "add", "path": "/spec/retryPolicy", "value": retries})
     meta = workload.get("metadata") or {}
@@ -49,7 +87,10 @@ def find_workload_problem(
         models: Names that the operator has an image for.
         any_model: Whether other names get a default image.
     """
-    spec = workload.get("spec") or {}
+    problem = find_shape_problem(workload)
+    if problem is not None:
+        return problem
+    spec = workload["spec"]
     if "deletionTimestamp" in (workload.get("metadata") or {}):
         return None
     model = spec.get("modelName", "")
@@ -59,6 +100,8 @@ def find_workload_problem(
             f"spec.modelName: there is no image for {model!r}; known are {known}. "
             "Add it to the operator's models"
         )
+    if before is not None and find_shape_problem(before) is not None:
+        before = None  # of another version of the schema: there is nothing to compare with
     if before is not None:
         old = before.get("spec") or {}
         phase = (before.get("status") or {}).get("phase") or ""
@@ -86,7 +129,10 @@ def find_workload_problem(
 
 def find_layout_problem(layout: Json) -> str | None:
     """Return why a MIGLayout is refused, naming the field, or None."""
-    spec = layout.get("spec") or {}
+    problem = find_shape_problem(layout)
+    if problem is not None:
+        return problem
+    spec = layout["spec"]
     for section in ("instances", "shares"):
         for profile in spec.get(section) or {}:
             if not any(table.find_profile(profile) for table in KNOWN_TABLES.values()):

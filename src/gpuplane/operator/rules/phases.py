@@ -39,7 +39,8 @@ def decide_standing(workload: Workload, job: Job, pods: Sequence[Pod]) -> Standi
         told = f" ({trouble})" if trouble else ""
         return Standing(Phase.FAILED, node, f"Job {job.name} failed: {job.failure}{told}")
     if job.is_suspended:
-        waits = f"Job {job.name} waits for admission to queue {workload.queue}".rstrip()
+        where = f" to queue {job.queue}" if job.queue else ""
+        waits = f"Job {job.name} waits for admission{where}"
         return Standing(Phase.SCHEDULING, node, waits)
     if not node:
         trouble = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over), "")

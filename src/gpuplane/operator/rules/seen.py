@@ -16,6 +16,7 @@ from gpuplane.operator.names import (
     MIG_STATE_ANNOTATION,
     NODE_ANNOTATION,
     PREEMPTIBLE_ANNOTATION,
+    QUEUE_LABEL,
     RESOURCES,
     STRATEGY_ANNOTATION,
     TOPOLOGY_ANNOTATION,
@@ -84,6 +85,7 @@ class Job(msgspec.Struct, frozen=True):
     workload_uid: str
     node: str
     strategy: str
+    queue: str
     is_suspended: bool
     is_going: bool
     active: int
@@ -211,6 +213,7 @@ def read_job(item: Json) -> Job:
         workload_uid=(meta.get("labels") or {}).get(UID_LABEL, ""),
         node=annotations.get(NODE_ANNOTATION, ""),
         strategy=annotations.get(STRATEGY_ANNOTATION, ""),
+        queue=(meta.get("labels") or {}).get(QUEUE_LABEL, ""),
         is_suspended=bool(spec.get("suspend")),
         is_going="deletionTimestamp" in meta,
         active=int(status.get("active") or 0),

@@ -195,8 +195,13 @@ def test_a_service_is_scaled_by_what_the_cluster_has_where_each_pod_waits_for_it
     assert scaler["spec"][least[0]] == least[1]
     assert pod_of(workload)["schedulingGates"] == [{"name": "gpuplane.io/placement"}]
     assert "gpuplane.io/rank" not in workload.main["spec"]["template"]["metadata"]["labels"]
-    queued = replace(plan, local_queue="q")
-    assert compute(queued, served=served).scaling == ()  # nobody would meter what it adds
+    queued = compute(replace(plan, local_queue="q"), served=served)
+    assert queued.scaling == workload.scaling
+    assert "schedulingGates" not in pod_of(queued)
+    assert "gpuplane.io/rank" not in queued.main["spec"]["template"]["metadata"]["labels"]
+    told = {each["name"]: each.get("value") for each in pod_of(queued)["containers"][0]["env"]}
+    own = (str(plan.ref.attempt_id), "c1")
+    assert (told["GPUPLANE_ATTEMPT_ID"], told["GPUPLANE_CLUSTER_ID"]) == own
 
 
 def test_where_kueue_admits_the_queue_is_the_release_and_nothing_is_pinned() -> None:

@@ -11,9 +11,11 @@ import pytest
 from gpuplane.backends.interface import AttemptRef, Phase, Tombstoned
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import (
+    VANISHED_MS,
     Sight,
     compute_outcomes,
     find_wanted,
+    has_vanished,
     observe_attempt,
 )
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
@@ -149,6 +151,35 @@ def test_a_pod_on_a_place_that_is_not_its_own_is_found() -> None:
     assert [pod.metadata.uid for pod in find_strays(scaling(0, 1), pods)] == ["uid-1"]
     assert [pod.metadata.uid for pod in find_strays(scaling(1), pods[:2])] == ["uid-0"]
     assert find_strays(a_record((0, 1), "Deployment"), pods) == []
+
+
+def test_a_service_without_replicas_whose_deployment_somebody_deleted_is_told_as_gone() -> None:
+    view = ClusterView()
+    record = decide_accept(
+        None, REF, 10, namespace="tenant-t", kind="Deployment", name="j", ranks=(), most=3
+    )
+    record, main = decide_start(record, REF, 20), a_service(0)
+    view.take_record(record, 1)
+    view.note_vanished(20 + VANISHED_MS - 1)
+    assert view.scales_since("") == [], "it may not have been heard of yet"
+    view.take_main(main)
+    view.note_vanished(NOW)
+    assert [(each.wanted, each.is_gone) for each in view.scales_since("")] == [(0, False)]
+    view.drop_main(main)
+    view.note_vanished(NOW)
+    assert [(each.ref, each.is_gone) for each in view.scales_since("")] == [(REF, True)]
+    cursor, _ = view.changed_since("")
+    view.note_vanished(NOW + 5_000)
+    assert view.scales_since(cursor) == []
+    view.take_record(decide_evict(record, REF, "DeletedOnCluster", NOW), 2)
+    view.note_vanished(NOW)
+    assert view.scales_since("") == []
+
+
+def test_one_that_has_replicas_tells_by_them_that_its_deployment_is_gone() -> None:
+    sight = Sight(record=scaling(0))
+    assert not has_vanished(sight, NOW)
+    assert compute_outcomes(sight, NOW)[0].reason == Word.DELETED
 
 
 def test_what_is_wanted_is_told_once_for_each_change() -> None:

@@ -111,6 +111,22 @@ def test_a_preemptor_starts_after_the_grace_period_and_its_victim_returns() -> N
     assert found.estimates[urgent.build().job_id].start == NOW + 30_000
 
 
+def test_a_preemptor_of_young_work_starts_when_that_is_old_enough_and_the_victim_returns() -> None:
+    urgent = lasting("urgent", 1).priority(Priority.HIGH)
+    world = a_busy_world(9, urgent)
+    world.running = [replace(each, started_at=NOW - 100_000) for each in world.running]
+    found = forecast(world.snapshot(), Policy(), NOW, 1).estimates[urgent.build().job_id]
+    assert found.start == found.high == NOW + 200_000 + 30_000
+    behind = earliest_start(world.snapshot(), lasting("behind", 1).build(), Policy(), NOW, 1)
+    assert behind is not None
+    # The victim is the older of the two, and stands in line again for all of its nine hours.
+    assert behind.start == found.end + 9 * HOUR
+    equal = replace(urgent.build(), priority=Priority.NORMAL)
+    calm = earliest_start(world.snapshot(), equal, Policy(), NOW, 1)
+    assert calm is not None
+    assert calm.start > NOW + HOUR, "nobody is stopped for it at any time"
+
+
 def test_the_bounds_end_a_long_forecast() -> None:
     pending = [lasting(f"w{n}", 1) for n in range(6)]
     world = a_busy_world(1, *pending)

@@ -26,7 +26,7 @@ from gpuplane.core.scheduling.cycle import decide
 from gpuplane.core.scheduling.decisions import Decision
 from gpuplane.core.scheduling.policy import Policy, PreemptionLimits, Snapshot
 from gpuplane.core.scheduling.preemption import compute_loss
-from gpuplane.core.scheduling.why import explain_limit
+from gpuplane.core.scheduling.why import explain_limit, explain_protection
 from gpuplane.core.scheduling.workload import RunningWorkload
 from gpuplane.core.workloads import PRIORITY_VALUES, Priority
 from tests.builders import (
@@ -227,6 +227,31 @@ def test_who_waits_for_the_limit_of_the_hour_is_told_of_it_and_of_its_end(
     equal = a_workload("equal").gpus(8).priority(Priority.LOW).build()
     assert explain_limit(snapshot, equal, policy, NOW, 1) is None, "nobody may be stopped for it"
     assert explain_limit(world.snapshot(), urgent, policy, NOW, 1) is None
+
+
+def test_who_waits_for_young_work_to_be_old_enough_is_told_from_when_on_it_may_be_stopped() -> None:
+    world = World([a_node("a"), a_node("b")])
+    low = [a_workload(f"low{n}").gpus(8).priority(Priority.LOW) for n in range(2)]
+    start(world, low[0], ran_s=20)
+    start(world, low[1], ran_s=140)
+    urgent = a_workload("urgent").gpus(8).priority(Priority.HIGH).build()
+    reason = explain_protection(world.snapshot(), urgent, Policy(), NOW, 1)
+    assert reason is not None
+    at = datetime.fromtimestamp(-(-(NOW + 160_000) // 60_000) * 60, UTC)
+    assert reason.word is Word.GPU_COUNT
+    assert "in place of 1 running job of lower priority" in reason.sentence
+    assert f"in the first 300 s: possible from {at:%Y-%m-%dT%H:%MZ} on." in reason.sentence
+    assert f"Wait until {at:%Y-%m-%dT%H:%MZ}" in reason.fix
+    gang = a_workload("gang").gpus(8).gang(2).priority(Priority.HIGH).build()
+    both = explain_protection(world.snapshot(), gang, Policy(), NOW, 1)
+    assert both is not None
+    at = datetime.fromtimestamp(-(-(NOW + 280_000) // 60_000) * 60, UTC)
+    assert "2 running jobs of lower priority may be stopped" in both.fix
+    assert f"{at:%Y-%m-%dT%H:%MZ}" in both.fix
+    equal = a_workload("equal").gpus(8).priority(Priority.LOW).build()
+    assert explain_protection(world.snapshot(), equal, Policy(), NOW, 1) is None
+    off = Policy(preemption=PreemptionLimits(enabled=False))
+    assert explain_protection(world.snapshot(), urgent, off, NOW, 1) is None
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

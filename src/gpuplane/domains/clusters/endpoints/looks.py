@@ -8,11 +8,21 @@ from gpuplane.domains.clusters.errors import ClusterRefused, KubeconfigRefused
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig, Connection, read_kubeconfig
-from gpuplane.kube.errors import Forbidden, KubeError, Unauthorized, Unreadable
+from gpuplane.kube.errors import (
+    Forbidden,
+    KubeError,
+    TooManyRequests,
+    Unauthorized,
+    Unreadable,
+)
+from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.kube.preflight import OLDEST, ClusterLook, look_at
+from gpuplane.kube.sessions import ClientLimits
 
 LOOK_S = 20.0
 """A third of what the design document gives the whole call."""
+REQUEST_S = 15.0
+"""Less, so that one that is refused again and again is told as refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,8 @@ async def look_by(connection: Connection, admission: str | None) -> Look:
         ClusterRefused: If it does not answer, is too old, or rights are missing; names each.
     """
     try:
-        async with asyncio.timeout(LOOK_S), KubeClient(connection) as client:
+        limits = ClientLimits(request_s=REQUEST_S)
+        async with asyncio.timeout(LOOK_S), KubeClient(connection, limits=limits) as client:
             found = await look_at(client, connection.server)
     except TimeoutError:
         raise _unreachable(connection, f"It did not answer within {LOOK_S:g} s.") from None
@@ -70,8 +81,11 @@ async def look_by(connection: Connection, admission: str | None) -> Look:
         version=found.version,
         distribution=found.distribution,
         platform=found.platform,
-        admission=admission or ("kueue" if found.kueue else "embedded"),
-        warnings=tuple(right.sentence for right in found.missing),
+        admission=admission or ("kueue" if found.speaks_kueue else "embedded"),
+        warnings=(
+            *found.age_warnings,
+            *(f"Missing, and not needed to run work: {right.sentence}" for right in found.missing),
+        ),
         uid=found.uid,
         ingress_url=f"https://{found.domain}" if found.domain else "",
     )
@@ -106,6 +120,14 @@ def _check(found: ClusterLook, admission: str | None) -> None:
             field="admission",
             fix="Leave admission out, and change it once Kueue is installed.",
         )
+    if admission == "kueue" and not found.speaks_kueue:
+        raise ClusterRefused(
+            f"Its Kueue serves {', '.join(found.kueue_versions)} and none of "
+            f"{' and '.join(ApiVersion)}.",
+            code="kueue_too_old",
+            field="admission",
+            fix="Upgrade Kueue, or leave admission out and change it then.",
+        )
 
 
 def _refusal(connection: Connection, error: KubeError) -> ClusterRefused:
@@ -130,6 +152,14 @@ def _refusal(connection: Connection, error: KubeError) -> ClusterRefused:
             code="cluster_unreadable",
             field="kubeconfig.clusters",
             fix="Check `server` in the kubeconfig.",
+        )
+    if isinstance(error, TooManyRequests):
+        return ClusterRefused(
+            f"The API server {connection.server} refuses requests as too many for now: "
+            f"{error.message}",
+            code="cluster_too_busy",
+            field="kubeconfig.clusters",
+            fix="Repeat it in a minute; if it goes on, see who else asks that much there.",
         )
     return _unreachable(connection, error.message)
 

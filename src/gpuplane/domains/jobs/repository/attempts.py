@@ -344,13 +344,22 @@ def note_scale_told(session: WriteSession, told: Sequence[tuple[AttemptId, int]]
 
 
 def note_growth(
-    session: WriteSession, attempt_id: AttemptId, version: int, reason: str, message: str
+    session: WriteSession,
+    attempt_id: AttemptId,
+    version: int,
+    reason: str,
+    message: str,
+    usage: Sequence[Sequence[str | int]] | None = None,
 ) -> None:
-    """Store why the next replica of an attempt waits, if the attempt is as it was read."""
+    """Store why the next replica of an attempt waits, if the attempt is as it was read.
+
+    Where its cluster tells what its replicas count, that `usage` too.
+    """
+    counted = {} if usage is None else {"quota_usage": usage}
     session.execute(
         update(attempts)
         .where(attempts.c.id == attempt_id, attempts.c.version == version)
-        .values(growth_reason=reason, growth_message=message)
+        .values(growth_reason=reason, growth_message=message, **counted)
     )
 
 

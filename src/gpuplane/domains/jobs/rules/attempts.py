@@ -38,7 +38,8 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
     """Return where an attempt stands, from what is known of every replica.
 
     Args:
-        job: Its job; a SERVICE runs when every replica with a health check is ready.
+        job: Its job; a SERVICE runs when every replica with a health check is ready, and where
+            Kueue admits each of them, when as few are as it may be scaled to, at least one.
         attempt: The attempt as stored.
         seen: All its replicas as last observed, by rank; those that were asked to leave say
             nothing of the others.
@@ -54,14 +55,23 @@ def judge_attempt(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Attemp
             Standing.FAILING, bad.reason or str(Word.NON_ZERO_EXIT), _sentence(bad, seen),
             bad.exit_code, bad.signal,
         )  # fmt: skip
+    live = [each for each in seen if each.phase not in OVER and each.leaving_at is None]
+    works = sum(each.phase == "running" and each.ready is not False for each in live)
+    if attempt.by_pod and works >= _find_enough(job, attempt):
+        return AttemptVerdict(Standing.RUNNING)
     if any(replica.phase == "unreachable" for replica in seen):
         return AttemptVerdict(Standing.UNREACHABLE)
-    live = [each for each in seen if each.phase not in OVER and each.leaving_at is None]
-    if all(replica.phase == "running" for replica in live) and all(
-        replica.ready is not False for replica in live
-    ):
+    if works == len(live) and not attempt.by_pod:
         return AttemptVerdict(Standing.RUNNING)
     return AttemptVerdict(Standing.STARTING)
+
+
+def _find_enough(job: Job, attempt: Attempt) -> int:
+    """Return how many ready replicas make a service run whose others Kueue may admit much later."""
+    asked = job.spec.replicas
+    fewest = asked.fewest if asked.most > asked.fewest else 1
+    wanted = asked.count if attempt.replicas_wanted is None else attempt.replicas_wanted
+    return max(1, min(fewest, wanted))
 
 
 def _find_culprit(job: Job, attempt: Attempt, seen: Sequence[Replica]) -> Replica | None:

@@ -11,7 +11,13 @@ from uuid import uuid5
 from gpuplane.core.ids import JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.reasons import Word
-from gpuplane.core.workloads import JobSpec, JobType, ReplicaRequest
+from gpuplane.core.workloads import (
+    JobSpec,
+    JobType,
+    PlacementRequest,
+    ReplicaRequest,
+    Spreading,
+)
 from gpuplane.domains.jobs.rules.attempts import OVER
 from gpuplane.domains.jobs.rules.values import Attempt, Job, Replica
 
@@ -51,11 +57,17 @@ def choose_leaving(attempt: Attempt, wanted: int) -> tuple[Replica, ...]:
     return tuple(staying[wanted:])
 
 
-def has_left(replica: Replica) -> bool:
-    """Return whether a replica is over because fewer are wanted; its service goes on without it."""
+def has_left(attempt: Attempt, replica: Replica) -> bool:
+    """Return whether a replica is over and its service goes on without it: fewer are wanted.
+
+    Where Kueue admits each replica, another comes for one that ended however it did, unless
+    somebody took away what makes them.
+    """
     if replica.phase not in OVER:
         return False
-    return replica.leaving_at is not None or replica.reason == Word.SCALED_DOWN
+    if replica.leaving_at is not None or replica.reason == Word.SCALED_DOWN:
+        return True
+    return attempt.by_pod and replica.reason != Word.DELETED
 
 
 def count_missing(attempt: Attempt) -> int:
@@ -65,18 +77,35 @@ def count_missing(attempt: Attempt) -> int:
     return max(0, attempt.replicas_wanted - len(list_staying(attempt)))
 
 
+def waiting_of(attempt: Attempt, message: str) -> tuple[str, str]:
+    """Return (reason, message) of why the next replica of an attempt waits, told what Kueue says.
+
+    Args:
+        attempt: One whose replicas are admitted one by one.
+        message: Why Kueue does not admit the next; empty where none waits for it.
+    """
+    if message and count_missing(attempt):
+        return str(Word.OFFERED), message
+    if attempt.growth_reason == Word.OFFERED:
+        return "", ""
+    return attempt.growth_reason, attempt.growth_message
+
+
 def growth_of(job: Job, attempt: Attempt) -> Job | None:
     """Return the next replica that a service wants as a job of one replica; None without one.
 
     Its version is the attempt's, so that what was decided on an attempt that has moved on since is
     stale. It stops nobody: what it waits for is room, as an autoscaler asks again at any moment.
     """
+    if attempt.by_pod:
+        return None  # its cluster's Kueue decides
     if not count_missing(attempt) or job.condition is Condition.STOPPING:
         return None
     name = attempt.local_queue.rpartition("/")[2]  # kept as `cluster/name` for people
     spec = replace(
         job.spec,
         replicas=ReplicaRequest(),
+        placement=_placement_beside(job, attempt),
         queue=name or job.spec.queue,
         preempts_others=False,
         deadline=None,
@@ -92,6 +121,19 @@ def growth_of(job: Job, attempt: Attempt) -> Job | None:
         promised_until=None,
         version=attempt.version,
     )
+
+
+def _placement_beside(job: Job, attempt: Attempt) -> PlacementRequest:
+    """Return where the next replica may lie, by how the job wants its replicas over nodes.
+
+    Nodes are told by where the job is: the replicas that hold devices, those among them that leave.
+    """
+    asked = job.spec.placement
+    if asked.spreading is Spreading.SPREAD:
+        return replace(asked, separate_from=(*asked.separate_from, job.id))
+    if asked.spreading is Spreading.SAME_NODE and attempt.replicas:
+        return replace(asked, co_locate_with=(*asked.co_locate_with, job.id))
+    return asked
 
 
 def growth_id(attempt: Attempt) -> JobId:

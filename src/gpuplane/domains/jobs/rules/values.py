@@ -70,6 +70,13 @@ class Job:
     created_at: int
     updated_at: int
     version: int
+    in_line_since: int | None = None
+    """Since when it counts as waiting where it was preempted, or moved, after it was queued."""
+
+    @property
+    def line_age_at(self) -> int:
+        """Return since when it stands in line, through whatever took it off its devices."""
+        return self.in_line_since or self.queued_at or self.created_at
 
     @property
     def job_type(self) -> JobType:
@@ -154,6 +161,8 @@ class Attempt:
     manager_id: ClusterId | None = None
     """The cluster whose Kueue dispatched it to its own."""
     manager_told_at: int | None = None
+    by_pod: bool = False
+    """Whether its cluster's Kueue admits each replica by itself: they come and go as it says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready
+from gpuplane.domains.jobs.rules.scaling import count_ready, waiting_of
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -86,6 +86,7 @@ from gpuplane.domains.jobs.service.gating import (
     look_at_gates,
 )
 from gpuplane.domains.jobs.service.holding import list_fixed_devices
+from gpuplane.domains.jobs.service.joining import list_unjoined, note_replicas_waiting
 from gpuplane.domains.jobs.service.learning import (
     LEARN_BATCH,
     Experience,
@@ -176,6 +177,7 @@ from gpuplane.domains.jobs.service.planning import (
     Surroundings,
     load_offer_plans,
     load_plans,
+    load_trial,
     store_manifests,
 )
 from gpuplane.domains.jobs.service.quotas import (
@@ -218,6 +220,7 @@ from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
     SubmitLimits,
     Submitted,
+    check_chart,
     draft_job,
     find_of_source,
     find_submitted,
@@ -296,6 +299,7 @@ __all__ = [
     "cancel_in_array",
     "change_priority",
     "check",
+    "check_chart",
     "check_submission",
     "choose_project",
     "clear_reserved",
@@ -360,6 +364,7 @@ __all__ = [
     "list_to_prune",
     "list_to_release",
     "list_to_scale",
+    "list_unjoined",
     "list_unused_workspaces",
     "load_inherited",
     "load_jobs",
@@ -373,6 +378,7 @@ __all__ = [
     "load_running",
     "load_scale_plans",
     "load_timeline",
+    "load_trial",
     "load_visible_jobs",
     "look_at",
     "look_at_gates",
@@ -393,6 +399,7 @@ __all__ = [
     "note_offers_ensured",
     "note_offers_evicted",
     "note_offers_taken",
+    "note_replicas_waiting",
     "note_scale_failed",
     "note_scale_told",
     "note_scales",
@@ -434,6 +441,7 @@ __all__ = [
     "view_job",
     "view_of",
     "view_submitted",
+    "waiting_of",
     "withdraw_offers",
     "withdraw_void_offers",
     "workload_of",

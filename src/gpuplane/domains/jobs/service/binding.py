@@ -1,50 +1,50 @@
-"""What a cluster that admits by itself has bound: an offer becomes an attempt with what it holds.
+"""What a cluster that admits by itself has bound: an offer becomes an attempt with what it has."""
 
-The cluster is the truth for what runs there. What our own books say of a node or a GPU, reserved,
-cordoned, ailing or full, keeps no running work out of them; a device is never counted twice.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
-from gpuplane.backends.interface import Phase, ReplicaObservation
-from gpuplane.core.fleet.facts import MigPlacement, mig_device_of
-from gpuplane.core.ids import GpuId, NodeId, ReplicaId
+from gpuplane.backends.interface import ReplicaObservation
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
-from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.reasons import Word
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
-from gpuplane.domains.jobs.rules import Attempt, Job, Replica
+from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.scaling import find_bounds
+from gpuplane.domains.jobs.service.bound_places import (
+    NO_NODE,
+    OVER,
+    began_at,
+    choose_bookable,
+    choose_places,
+    count_missing_gpus,
+    order_for,
+    replica_of,
+    runs_for_long,
+    tell_missing,
+)
 from gpuplane.domains.jobs.service.observing import Chance, Seal, take_in
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.timing import next_due
 from gpuplane.domains.nodes import service as nodes
-from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import service as placements
-from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
+from gpuplane.domains.placements.service import ReplicaOrder
 from gpuplane.domains.usage import service as usage
-from gpuplane.kit.ids import new_id
-
-OVER = (Phase.EXITED, Phase.LOST)
-UNCOUNTED_AFTER_MS = 30_000
-"""How long work runs on GPUs that the books give to others before it is recorded without them: what
-is being stopped gives them back sooner."""
-_NO_NODE = NodeId(UUID(int=0))
-"""Where work runs on a node that is not known here."""
 
 
 def has_ended(
     job: Job, by_rank: Mapping[int, ReplicaObservation], *, completed: bool = False
 ) -> bool:
-    """Return whether every rank is over and it is known how: well, if `completed` is asked."""
+    """Return whether every rank is over and it is known how: well, if `completed` is asked.
+
+    Where each pod is admitted by itself, another comes for one that is over.
+    """
+    if is_by_pod(by_rank):
+        return False
     ranks = [by_rank.get(rank) for rank in _ranks(job, by_rank)]
     ends = [each for each in ranks if each and each.phase in OVER and not each.forbids]
     if not ends or len(ends) < len(ranks):
@@ -64,12 +64,13 @@ def end(
 ) -> None:
     """Make an attempt of an offer that ran to its end, with what it held meanwhile, and end it."""
     known = {node.name: node for node in nodes.list_nodes(session, found.place_id)}
-    places = _choose_places(session, job, found, by_rank, known)
-    attempt = _attempt_of(job, found, places, known, by_rank, now)
-    order = _order_of(job, found, attempt, places)
-    placements.place_running(session, [order], _began_at(found, by_rank, now))
+    seen = [by_rank[rank] for rank in _ranks(job, by_rank)]
+    places = choose_places(session, job, seen, known)
+    attempt = _attempt_of(job, found, places, seen, max(by_rank, default=-1) + 1, now)
+    order = order_for(job, attempt.id, attempt.cluster_id, places)
+    placements.place_running(session, [order], began_at(seen, found.offered_at, now))
     _become(session, job, found, attempt, now)
-    _tell_missing(session, job, found, _count_missing(job, places), now)
+    tell_missing(session, job, found.number, count_missing_gpus(job, places), now)
     ended = [  # what has an end had begun, though nothing may say when
         replace(each, started_at=each.started_at or each.ended_at or now)
         for each in by_rank.values()
@@ -78,9 +79,16 @@ def end(
 
 
 def is_bound(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> bool:
-    """Return whether every rank is on a node."""
+    """Return whether every rank is on a node; the first, where each pod is admitted by itself."""
+    if is_by_pod(by_rank):
+        return any(each.node_name and each.phase not in OVER for each in by_rank.values())
     ranks = _ranks(job, by_rank)
     return bool(ranks) and all(rank in by_rank and by_rank[rank].node_name for rank in ranks)
+
+
+def is_by_pod(by_rank: Mapping[int, ReplicaObservation]) -> bool:
+    """Return whether a cluster admits each pod of what it shows by itself."""
+    return any(each.by_pod for each in by_rank.values())
 
 
 def _ranks(job: Job, by_rank: Mapping[int, ReplicaObservation]) -> Sequence[int]:
@@ -103,36 +111,51 @@ def settle(
     GPUs that others hold, which work that is being stopped gives back; what is still missing after
     a while is told.
     """
+    if is_by_pod(by_rank):
+        return _settle_pods(session, job, found, by_rank, now)
     known = {node.name: node for node in nodes.list_nodes(session, found.place_id)}
-    places = _choose_places(session, job, found, by_rank, known)
-    missing = _count_missing(job, places)
-    if any(each.node_id == _NO_NODE for each in places):
+    seen = [by_rank[rank] for rank in _ranks(job, by_rank)]
+    places = choose_places(session, job, seen, known)
+    missing = count_missing_gpus(job, places)
+    if any(each.node_id == NO_NODE for each in places):
         return False
-    if missing and not _runs_for_long(by_rank, now):
+    if missing and not runs_for_long(seen, now):
         return False
-    attempt = _attempt_of(job, found, places, known, by_rank, now)
-    order = _order_of(job, found, attempt, places)
-    at = _began_at(found, by_rank, now)
+    attempt = _attempt_of(job, found, places, seen, max(by_rank, default=-1) + 1, now)
+    order = order_for(job, attempt.id, attempt.cluster_id, places)
+    at = began_at(seen, found.offered_at, now)
     if attempt.id not in placements.place_running(session, [order], at).placed:
         return False
     _become(session, job, found, attempt, now)
-    _tell_missing(session, job, found, missing, now)
+    tell_missing(session, job, found.number, missing, now)
     return True
 
 
-def _began_at(found: Offer, by_rank: Mapping[int, ReplicaObservation], now: int) -> int:
-    """Return from when on a job holds what it runs on: nobody may have looked for a while.
+def _settle_pods(
+    session: WriteSession,
+    job: Job,
+    found: Offer,
+    by_rank: Mapping[int, ReplicaObservation],
+    now: int,
+) -> bool:
+    """Make an attempt of what is bound of a service whose pods are admitted one by one.
 
-    The ledger takes from it only the time in which nobody else is booked on those devices.
+    Those that were bound and are over already are among its replicas, and end with the next look;
+    what cannot be recorded yet joins later.
     """
-    began = [each.started_at or each.ended_at for each in by_rank.values()]
-    known = [each for each in began if each is not None]
-    return min(now, max(min(known, default=now), found.offered_at))
-
-
-def _runs_for_long(by_rank: Mapping[int, ReplicaObservation], now: int) -> bool:
-    began = [each.started_at for each in by_rank.values() if each.started_at is not None]
-    return bool(began) and now - min(began) > UNCOUNTED_AFTER_MS
+    known = {node.name: node for node in nodes.list_nodes(session, found.place_id)}
+    bound = [each for _, each in sorted(by_rank.items()) if each.node_name]
+    places = choose_bookable(session, job, bound, known, now)
+    seen = bound[: len(places)]
+    if all(each.phase in OVER for each in seen):
+        return False
+    attempt = _attempt_of(job, found, places, seen, seen[-1].rank + 1, now)
+    for each, place in zip(seen, places, strict=True):
+        order = order_for(job, attempt.id, attempt.cluster_id, [place])
+        placements.place_running(session, [order], began_at([each], found.offered_at, now))
+    _become(session, job, found, attempt, now)
+    tell_missing(session, job, found.number, count_missing_gpus(job, places), now)
+    return True
 
 
 def _become(session: WriteSession, job: Job, found: Offer, attempt: Attempt, now: int) -> None:
@@ -159,141 +182,24 @@ def _become(session: WriteSession, job: Job, found: Offer, attempt: Attempt, now
     events.record(session, _told(job, attempt, now))
 
 
-def _choose_places(
-    session: WriteSession,
-    job: Job,
-    found: Offer,
-    by_rank: Mapping[int, ReplicaObservation],
-    known: Mapping[str, Node],
-) -> tuple[ReplicaOrder, ...]:
-    """Return what each replica holds: the devices that are told, else others of its node.
-
-    Fewer than it asked for where the books say that others hold them, none where the node is not
-    known here.
-    """
-    asked = job.spec.resources
-    count = asked.gpu_count if asked.mig_profile is None else 0
-    taken: dict[GpuId, int] = {}
-    cut: set[MigPlacement] = set()
-    places = []
-    for rank in _ranks(job, by_rank):
-        seen = by_rank[rank]
-        node = known.get(seen.node_name)
-        chosen: tuple[GpuId, ...] = ()
-        instance = _choose_instance(session, job, node, seen, cut)
-        if instance is not None:
-            cut.add(instance)
-        if node is not None:
-            ordered = sorted(node.gpus, key=lambda gpu: (not gpu.present, gpu.gpu_index))
-            own = [gpu.gpu_id for gpu in ordered]
-            told = [gpu for gpu in seen.gpu_ids if gpu in own][:count]
-            for part in (told, [gpu for gpu in own if gpu not in told]):
-                chosen += placements.choose_running(
-                    session, part, count - len(chosen), asked.gpu_milli, job.project_id, taken
-                )
-        for gpu in chosen:
-            taken[gpu] = taken.get(gpu, 0) + asked.gpu_milli
-        places.append(
-            ReplicaOrder(
-                replica_id=ReplicaId(new_id()),
-                rank=rank,
-                node_id=_NO_NODE if node is None else node.id,
-                gpu_ids=chosen,
-                gpu_milli=asked.gpu_milli,
-                mig=instance,
-                cpu_milli=asked.cpu_milli,
-                memory_mib=asked.memory_mib,
-                ephemeral_mib=asked.ephemeral_mib,
-            )
-        )
-    return tuple(places)
-
-
-def _choose_instance(
-    session: WriteSession,
-    job: Job,
-    node: Node | None,
-    seen: ReplicaObservation,
-    beside: Collection[MigPlacement],
-) -> MigPlacement | None:
-    """Return the MIG instance that a replica holds: the one that is told, else any of its node."""
-    profile = job.spec.resources.mig_profile
-    if profile is None or node is None:
-        return None
-    resource = resource_of_profile(profile)
-    told = {str(each) for each in seen.gpu_ids}
-    own: list[MigPlacement] = []
-    for gpu in sorted(node.gpus, key=lambda gpu: gpu.gpu_index):
-        for name, start in gpu.mig_instances if gpu.present else ():
-            instance = MigPlacement(gpu.gpu_id, name, start)
-            if resource_of_profile(name) != resource or instance in beside:
-                continue
-            # `GPU-…/1g.10gb/2` or `0/1g.10gb/2`, as the extender writes what it has chosen.
-            names = {f"{gpu.gpu_id}/{name}/{start}", f"{gpu.gpu_index}/{name}/{start}"}
-            own.insert(0 if names & told else len(own), instance)
-    return placements.choose_running_instance(session, own)
-
-
-def _order_of(
-    job: Job, found: Offer, attempt: Attempt, places: Sequence[ReplicaOrder]
-) -> PlacementOrder:
-    return PlacementOrder(
-        attempt_id=attempt.id,
-        job_id=job.id,
-        tenant_id=job.tenant_id,
-        project_id=job.project_id,
-        cluster_id=attempt.cluster_id,
-        replicas=tuple(each for each in places if each.node_id != _NO_NODE),
-    )
-
-
-def _count_missing(job: Job, places: Sequence[ReplicaOrder]) -> int:
-    """Return how many GPUs that it runs on are nobody's to be counted here."""
-    asked = job.spec.resources
-    if asked.mig_profile is not None:
-        return sum(each.mig is None for each in places)
-    return sum(asked.gpu_count - len(each.gpu_ids) for each in places)
-
-
-def _tell_missing(session: WriteSession, job: Job, found: Offer, missing: int, now: int) -> None:
-    """Tell that a job runs on GPUs that the books give to others."""
-    if not missing:
-        return
-    things = "GPUs" if job.spec.resources.mig_profile is None else "MIG instances"
-    message = (
-        f"{missing} of the {things} that {job.name} runs on are held by others in the books, or "
-        "its node is not known: they are not counted and not paid for."
-    )
-    data = {"attempt": found.number, "gpu_count": missing}
-    events.record(session, job_event(job, "job.uncounted", now, message=message, data=data))
-
-
 def _attempt_of(
     job: Job,
     found: Offer,
     places: Sequence[ReplicaOrder],
-    known: Mapping[str, Node],
-    by_rank: Mapping[int, ReplicaObservation],
+    seen: Sequence[ReplicaObservation],
+    next_rank: int,
     now: int,
 ) -> Attempt:
-    names = {node.id: node.name for node in known.values()}
-    began_at = _began_at(found, by_rank, now)
-    admitted_at = min(began_at, max(found.offered_at, found.admitted_at or began_at))
-    # Kueue's own offers name their queue: there no service scales.
-    scales = not found.local_queue and find_bounds(job.spec) is not None
+    began = began_at(seen, found.offered_at, now)
+    admitted_at = min(began, max(found.offered_at, found.admitted_at or began))
+    by_pod = any(each.by_pod for each in seen)
+    # Of one that was found after a loss and has no queue yet, the scheduler here adds replicas.
+    scales = not by_pod and not found.local_queue and find_bounds(job.spec) is not None
+    wanted = job.spec.replicas.count if by_pod else len(seen) if scales else None
+    usage = () if scales else None
     replicas = tuple(
-        Replica(
-            id=each.replica_id,
-            attempt_id=found.attempt_id,
-            rank=each.rank,
-            node_id=each.node_id,
-            node_name=names.get(each.node_id, by_rank[each.rank].node_name),
-            gpu_ids=tuple(each.gpu_ids),
-            gpu_milli=each.gpu_milli,
-            mig_device=None if each.mig is None else mig_device_of(each.mig),
-            quota_usage=() if scales else None,
-        )
-        for each in places
+        replica_of(found.attempt_id, place, each.node_name, usage)
+        for each, place in zip(seen, places, strict=True)
     )
     return Attempt(
         id=found.attempt_id,
@@ -323,9 +229,10 @@ def _attempt_of(
         explanation=_explained(found),
         forgotten=False,
         version=1,
-        replicas_wanted=len(replicas) if scales else None,
-        next_rank=max(by_rank, default=-1) + 1,
+        replicas_wanted=wanted,
+        next_rank=next_rank,
         replicas=replicas,
+        by_pod=by_pod,
         manager_id=None if found.worker_id is None else found.cluster_id,
     )
 

@@ -20,6 +20,7 @@ from gpuplane.domains.jobs.rules.attempts import AttemptVerdict, Standing, judge
 from gpuplane.domains.jobs.rules.learning import learned_of
 from gpuplane.domains.jobs.rules.outputs import is_sensitive_output
 from gpuplane.domains.jobs.rules.scaling import has_left
+from gpuplane.domains.jobs.service.joining import join
 from gpuplane.domains.jobs.service.scaling import judge_unstarted, retire
 from gpuplane.domains.jobs.service.stopping import finish_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
@@ -203,6 +204,7 @@ def _take_in_attempt(
     chance: Chance,
     now: int,
 ) -> int:
+    attempt = join(session, job, attempt, observations, now)
     by_rank = {observation.rank: observation for observation in observations}
     of_all = next((each for each in observations if each.forbids), None)
     replicas, changed = [], []
@@ -237,7 +239,7 @@ def _follow_scale(
     ]
     if begun and job.status is JobStatus.RUNNING:
         placements.mark_replicas_busy(session, begun, now)
-    gone = [each for each in replicas if has_left(each)]
+    gone = [each for each in replicas if has_left(attempt, each)]
     if not gone:
         return attempt, replicas
     stored = attempts_repository.find_attempt(session, attempt.id) or attempt
@@ -417,7 +419,11 @@ def _note_running(
         attempts_repository.update_attempts(
             session, [{"id": attempt.id, "state": "running", "started_at": started}]
         )
-        placements.mark_busy(session, [attempt.id], started)
+        if attempt.by_pod:  # others may join and start much later
+            works = [each.id for each in replicas if each.phase == "running"]
+            placements.mark_replicas_busy(session, works, started)
+        else:
+            placements.mark_busy(session, [attempt.id], started)
     events.record(
         session,
         job_event(

@@ -6,11 +6,13 @@ attempt counts against its queue, and its interval of the ledger. The attempt's 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from gpuplane.backends.interface import AttemptPlan, ScaleObservation
 from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import HOLDING, Condition, StopIntent
+from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.decisions import Placed, Waiting
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
@@ -32,6 +34,7 @@ from gpuplane.domains.jobs.rules.scaling import (
     sum_usage,
 )
 from gpuplane.domains.jobs.service.admitting import AdmissionReport, Doors, blank_replica, order_of
+from gpuplane.domains.jobs.service.evicting import note_deleted
 from gpuplane.domains.jobs.service.planning import Surroundings, load_plans_of
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
 from gpuplane.domains.jobs.service.stopping import request_stop
@@ -39,6 +42,8 @@ from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.access import Principal
 from gpuplane.kit.ids import new_id
+
+VANISHED = "Somebody deleted its Deployment on the cluster while it had no replica."
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,9 @@ def note_scales(session: WriteSession, seen: Sequence[ScaleObservation], now: in
             continue
         if attempt.replicas_wanted is None or attempt.state not in GROWING:
             continue
+        if each.is_gone:
+            changes += note_deleted(session, attempt.id, message=VANISHED, now=now)
+            continue
         changes += _want(session, job, attempt, each.wanted, "autoscaler", now)
     return changes
 
@@ -167,7 +175,7 @@ def _scaling_of(session: ReadSession, job: Job, wanted: int) -> Scaling:
     if attempt.replicas_wanted is None:
         raise NotScalable(
             f"The number of replicas of {job.name} is fixed on its cluster.",
-            fix="Run it on a simulated cluster, or on Kubernetes with embedded admission.",
+            fix="Run it on a simulated cluster, or on Kubernetes.",
         )
     return Scaling(job, attempt)
 
@@ -320,35 +328,42 @@ def retire(
     for each in gone:
         ended = min(now, each.ended_at or now)
         placements.release_replicas(session, [each.id], ended)
-        events.record(
-            session,
-            job_event(
-                job, "job.shrunk", ended,
-                message=f"{job.name} does without replica {each.rank} on {each.node_name}.",
-                data={
-                    "attempt": attempt.number,
-                    "rank": each.rank,
-                    "nodes": [each.node_name],
-                    "gpu_ids": list(each.gpu_ids),
-                    "wanted": attempt.replicas_wanted,
-                },
-            ),
-        )  # fmt: skip
+        _tell_retired(session, job, attempt, each, ended)
     ids = {each.id for each in gone}
     attempts_repository.delete_replicas(session, list(ids))
     left = tuple(each for each in attempt.replicas if each.id not in ids)
-    done = attempts_repository.update_attempt(
-        session,
-        attempt,
-        quota_usage=[list(use) for use in sum_usage(left)],
-        scale_number=number_next(attempt, now),
-    )
+    changes: dict[str, Any] = {"scale_number": number_next(attempt, now)}
+    if not attempt.by_pod:  # what each counts where Kueue admits it, Kueue tells
+        changes["quota_usage"] = [list(use) for use in sum_usage(left)]
+    done = attempts_repository.update_attempt(session, attempt, **changes)
     if not done:
         raise JobChanged(f"{job.name} changed while a replica was being taken away.")
     session.wake("dispatcher", "scheduler")
     found = attempts_repository.find_attempt(session, attempt.id)
     assert found is not None
     return found
+
+
+def _tell_retired(
+    session: WriteSession, job: Job, attempt: Attempt, gone: Replica, at: int
+) -> None:
+    """Tell that a service does without a replica, or that its cluster runs another instead."""
+    data = {
+        "attempt": attempt.number,
+        "rank": gone.rank,
+        "nodes": [gone.node_name],
+        "gpu_ids": list(gone.gpu_ids),
+        "wanted": attempt.replicas_wanted,
+    }
+    kind, actor, reason, own = "job.shrunk", "system", "", gone.message
+    message = f"{job.name} does without replica {gone.rank} on {gone.node_name}."
+    if gone.leaving_at is None and gone.reason != Word.SCALED_DOWN:
+        is_preempted = gone.reason == Word.PREEMPTED
+        kind = "job.replica_preempted" if is_preempted else "job.replica_ended"
+        actor, reason = ("kueue" if is_preempted else "cluster"), gone.reason
+        message = f"Replica {gone.rank} of {job.name} on {gone.node_name} ended: {own or reason}"
+    told = job_event(job, kind, at, actor=actor, reason=reason, message=message, data=data)
+    events.record(session, told)
 
 
 def list_to_scale(
@@ -363,14 +378,17 @@ def load_scale_plans(
 ) -> list[tuple[Job, Attempt, AttemptPlan]]:
     """Return what backends are to make of attempts whose replicas changed, as they stand now."""
     return [
-        (job, attempt, replace(plan, scale_number=attempt.scale_number, leaving=_leaving(attempt)))
+        (job, attempt, _with_scale(attempt, plan))
         for job, attempt, plan in load_plans_of(session, attempts, around)
         if attempt.state in GROWING and attempt.scale_number != attempt.scale_told
     ]
 
 
-def _leaving(attempt: Attempt) -> tuple[int, ...]:
-    return tuple(each.rank for each in attempt.replicas if each.leaving_at is not None)
+def _with_scale(attempt: Attempt, plan: AttemptPlan) -> AttemptPlan:
+    leaving = tuple(each.rank for each in attempt.replicas if each.leaving_at is not None)
+    return replace(
+        plan, scale_number=attempt.scale_number, leaving=leaving, next_rank=attempt.next_rank
+    )
 
 
 def note_scale_failed(

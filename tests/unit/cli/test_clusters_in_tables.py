@@ -1,0 +1,59 @@
+"""Words and tables of clusters: what is none is left out, what others have is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from gpuplane.cli.commands.fleet import others_sentence
+from gpuplane.cli.commands.queues import _groups, flavor_named
+from gpuplane.core.reasons import TAKEN_BY_OTHERS
+
+
+def a_queue(**quota: int) -> dict[str, Any]:
+    resources = [
+        {"name": f"nvidia.com/{name}", "nominalQuota": amount} for name, amount in quota.items()
+    ]
+    return {"resourceGroups": [{"flavors": [{"name": "nvidia-l4", "resources": resources}]}]}
+
+
+def test_a_queue_is_shown_without_what_it_owns_none_of() -> None:
+    assert _groups(a_queue(gpu=4, mig=0)) == "nvidia-l4:gpu=4"
+
+
+def test_a_queue_that_owns_nothing_says_of_what() -> None:
+    assert _groups(a_queue(gpu=0)) == "nvidia-l4:gpu=0"
+
+
+@pytest.mark.parametrize(
+    ("model", "models", "flavor"),
+    [
+        ("T4", [], "nvidia-t4"),
+        ("L4", ["nvidia-l4", "nvidia-l40s"], "nvidia-l4"),
+        ("A100", ["nvidia-a100-80gb", "nvidia-h100-80gb"], "nvidia-a100-80gb"),
+        ("lab-chip", ["maker-lab-chip-2"], "maker-lab-chip-2"),
+        ("NoSuch", ["nvidia-l4"], "nosuch"),
+    ],
+)
+def test_a_model_in_any_spelling_is_its_flavor(model: str, models: list[str], flavor: str) -> None:
+    assert flavor_named(model, models) == flavor
+
+
+def test_a_family_of_which_several_are_there_is_asked_back() -> None:
+    with pytest.raises(click.BadParameter, match="nvidia-a100-40gb or nvidia-a100-80gb"):
+        flavor_named("A100", ["nvidia-a100-80gb", "nvidia-a100-40gb"][::-1])
+
+
+def a_node(name: str, *messages: str) -> dict[str, Any]:
+    return {"name": name, "gpus": [{"message": message} for message in messages]}
+
+
+def test_gpus_that_others_took_are_told_apart_from_broken_ones() -> None:
+    taken = f"{TAKEN_BY_OTHERS} shop/web-1"
+    nodes = [a_node("l4-1", taken, taken, ""), a_node("l4-2", "XID 79", ""), a_node("l4-3", taken)]
+    said = others_sentence(nodes)
+    assert said.startswith("3 of those down are taken by pods that are no jobs of gpuplane, on ")
+    assert "on l4-1, l4-3: gpuplane nodes show l4-1" in said
+    assert others_sentence([a_node("l4-2", "XID 79")]) == ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.backends.interface import (
+    NOT_ADMITTING,
     NOT_DISPATCHING,
     AttemptPlan,
     AttemptRef,
@@ -121,7 +122,7 @@ class Offers:
                 try:
                     is_taken = await self._start(backend.ensure_workload, job, offer, plan)
                 except Unavailable as error:
-                    if not plan.dispatches or error.word != NOT_DISPATCHING:
+                    if error.word not in (NOT_DISPATCHING, NOT_ADMITTING):
                         raise
                     await self._tell([offer], error.message[:MAX_TOLD_CHARS])
                     continue

@@ -98,7 +98,9 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
     """
     asked = job.spec.resources
     each_milli = asked.gpu_milli if asked.mig_profile is None else 1  # instances count whole
-    amount = asked.gpu_count * each_milli * job.spec.replicas.count
+    # Kueue admits each replica of a service by itself.
+    replicas = 1 if job.spec.job_type is JobType.SERVICE else job.spec.replicas.count
+    amount = asked.gpu_count * each_milli * replicas
     used = {
         each.name: {
             FlavorResource(row["flavor"], row["resource"]): row["total"]

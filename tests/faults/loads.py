@@ -14,17 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
+from tests.faults.looks import POLL_S, UNFINISHED, Looks, get
 from tests.faults.planes import Died, Plane
 from tests.waiting import wait_until_async
 
 OVER = frozenset({"completed", "failed", "cancelled"})
-UNFINISHED = "&".join(
-    f"status={word}" for word in ("pending", "queued", "scheduled", "running", "preempted")
-)
 SETTLE_S = 100.0
-POLL_S = 0.2
 LONG = "nvidia-h100-80gb"
 """Where jobs run that last until they are cancelled: there are 64, so they are in nobody's way."""
 LATER_S = 0.7
@@ -46,6 +41,7 @@ class Load:
         self.revoked_tokens: dict[str, str] = {}
         self.open: dict[str, Script] = {}
         self.rounds = 0
+        self.looks = Looks()
         self.remembered: dict[str, Any] = {}
 
     async def run(self, plane: Plane, *, fresh: bool = True) -> None:
@@ -172,15 +168,13 @@ class Client:
 
         async def there() -> str:
             nonlocal job
-            job = await get(self.plane, f"/jobs/{job_id}")
+            job = await self.load.looks.job(self.plane, job_id)
             status: str = job["status"]
             is_paused = job["condition"] == "Paused"
             return status if is_paused or status in OVER or status in statuses else ""
 
         try:
-            return await wait_until_async(
-                there, f"{self.name} is {statuses}", deadline_s=SETTLE_S, interval_s=POLL_S
-            )
+            return await wait_until_async(there, f"{self.name} is {statuses}", deadline_s=SETTLE_S)
         except AssertionError as error:
             said = [job.get(key) for key in ("status", "condition", "reason", "status_message")]
             others = await left(self.plane)
@@ -366,7 +360,9 @@ async def a_drained_node(client: Client) -> None:
             return not (await get(client.plane, node))["draining"]
 
         await client.do("POST", f"{node}/drain", {"wait_s": 0})
-        await wait_until_async(is_drained, f"{name} is drained", deadline_s=SETTLE_S)
+        await wait_until_async(
+            is_drained, f"{name} is drained", deadline_s=SETTLE_S, interval_s=POLL_S
+        )
         await client.do("POST", f"{node}/uncordon")
     await client.do("DELETE", f"/jobs/{job}")
 
@@ -461,10 +457,3 @@ async def left(plane: Plane) -> list[tuple[str, str, str, str]]:
         (job["name"], job["status"], job.get("condition", ""), job.get("reason", ""))
         for job in page["items"]
     ]
-
-
-async def get(plane: Plane, path: str) -> Any:
-    """Return the body of a read."""
-    answer: httpx2.Response = await plane.ask("GET", path)
-    assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text}"
-    return answer.json()

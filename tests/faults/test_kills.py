@@ -55,7 +55,7 @@ SELDOM = frozenset(
 )  # fmt: skip
 """Passed only when things happen to meet, so that a walk cannot count on them."""
 POINTS = [f"{unit}:{side}" for unit in UNITS for side in ("before", "after")] + STEPS
-CHAINS = 8
+CHAINS = 4
 RANDOM_HOMES = 3
 KILLS_A_HOME = 5
 POSTGRESQL_POINTS = 8

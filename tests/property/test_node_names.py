@@ -30,12 +30,13 @@ def test_columns_find_what_single_look_ups_find(
 ) -> None:
     place_of = {name: place for place, name in enumerate(fleet)}
     asked = data.draw(st.lists(st.one_of(st.sampled_from(fleet), NAMES), min_size=1, max_size=90))
-    found = NameIndex(fleet, fewest=1).find(dump(asked, blanks=blanks, is_ascii=is_ascii))
+    found = NameIndex(fleet, fewest=1, fewest_uneven=1).find(
+        dump(asked, blanks=blanks, is_ascii=is_ascii)
+    )
     plain = look_up(asked, place_of)
     if found is not None:
         assert not plain.unknown
-        assert list(found.places) == list(plain.places)
-        assert found.as_column().tolist() == list(plain.places)
+        assert found.column.tolist() == plain.column.tolist()
 
 
 @given(st.integers(1, 300), st.randoms(use_true_random=False))
@@ -43,9 +44,9 @@ def test_plain_lists_of_known_names_are_found_by_columns(count: int, chance: obj
     fleet = [f"gpu-node-{number:05}.example.org" for number in range(300)]
     asked = fleet[:count]
     chance.shuffle(asked)  # type: ignore[attr-defined]  # Hypothesis gives a Random
-    found = NameIndex(fleet, fewest=1).find(dump(asked))
+    found = NameIndex(fleet, fewest=1, fewest_uneven=1).find(dump(asked))
     assert found is not None
-    assert [fleet[place] for place in found.places] == asked
+    assert [fleet[place] for place in found.column.tolist()] == asked
 
 
 @given(st.lists(st.integers(0, 299), min_size=20, max_size=60), st.binary(max_size=6), st.data())
@@ -56,6 +57,6 @@ def test_a_list_with_a_byte_changed_is_never_taken_for_another(
     raw = bytearray(dump([fleet[number] for number in numbers]))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at : at + len(noise)] = noise
-    found = NameIndex(fleet, fewest=1).find(bytes(raw))
+    found = NameIndex(fleet, fewest=1, fewest_uneven=1).find(bytes(raw))
     if found is not None:
-        assert json.loads(bytes(raw)) == [fleet[place] for place in found.places]
+        assert json.loads(bytes(raw)) == [fleet[place] for place in found.column.tolist()]

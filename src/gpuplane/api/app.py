@@ -142,7 +142,7 @@ def _mount(
             if (method, path) in seen:
                 raise ValueError(f"two endpoints answer {method} {path}")
             seen.add((method, path))
-        built = _build(router, route, path)
+        built = build_route(router, route, path)
         added = copy(built)
         added.app = Guard(built.app, added, context)
         app.router.routes.append(added)
@@ -152,7 +152,7 @@ _built: dict[tuple[int, str], tuple[APIRoute, APIRoute]] = {}
 """By a router's route and its whole path: that route, which so keeps its identity, and its like."""
 
 
-def _build(router: APIRouter, route: APIRoute, path: str) -> APIRoute:
+def build_route(router: APIRouter, route: APIRoute, path: str) -> APIRoute:
     """Return a router's route under its whole path, without a guard; the same at each call.
 
     To build it the framework looks at every parameter and model, which takes most of the time in

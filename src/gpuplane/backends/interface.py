@@ -309,6 +309,16 @@ class BackendError(Exception):
         self.message = message
 
 
+class Unfit(BackendError):
+    """What a job asks can never start as it is: its field, the reason, and what would help."""
+
+    def __init__(self, word: str, field: str, reason: str, fix: str) -> None:
+        super().__init__(word, f"{field}: {reason}. {fix}")
+        self.field = field
+        self.reason = reason
+        self.fix = fix
+
+
 class Unavailable(BackendError):
     """The backend cannot be reached or is overloaded: nothing was learnt, ask again later."""
 
@@ -530,6 +540,20 @@ class Checkpoints(Protocol):
 
     async def request_checkpoint(self, ref: AttemptRef) -> None:
         """Send the checkpoint signal (SIGUSR1 on local processes); the file reports the result."""
+        ...
+
+
+@runtime_checkable
+class ChecksCharts(Protocol):
+    """A backend that can tell before its start whether the chart of a job may run."""
+
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Render the chart of a job that was not accepted yet, and start nothing.
+
+        Raises:
+            Unfit: If it could never start; names the field of the job.
+            BackendError: If that cannot be known now; its start tells.
+        """
         ...
 
 

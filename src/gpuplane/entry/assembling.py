@@ -309,7 +309,14 @@ def submit_limits_of(settings: Settings) -> SubmitLimits:
         return find_own(settings.clusters.charts, name, version) is not None
 
     has_helm = bool(settings.clusters.helm)
-    return SubmitLimits(told.unfinished_jobs, told.array_size, sources, has_helm, has_chart)
+    return SubmitLimits(
+        told.unfinished_jobs,
+        told.array_size,
+        sources,
+        has_helm,
+        has_chart,
+        settings.clusters.chart_check_s,
+    )
 
 
 def step_tools_of(parts: Parts) -> StepTools:

@@ -9,25 +9,28 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from gpuplane.core.fleet.columns import Bools
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.bench import NOT_FIT
 from gpuplane.extender.naming import Candidates, NameIndex, look_up
 from gpuplane.extender.nodes import Topologies, read_record
 from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
 from gpuplane.extender.protocol import BadBody, PreemptionArgs, Reader, split
-from gpuplane.extender.rendering import MOST_POINTS, NodeBytes, Rendered, encode
+from gpuplane.extender.rendering import MOST_POINTS, Buffer, NodeBytes, Rendered, encode
 from gpuplane.extender.state import ClusterState
 
-MAX_KEPT_LISTS = 64
-"""Lists of candidates remembered: the list that `filter` answers with is asked about again by
-`prioritize` a moment later, in the same bytes."""
+MAX_KEPT_LISTS = 16
+"""Lists of candidates, and pods, remembered: the list that `filter` answers with is asked about
+again by `prioritize` a moment later, in the same bytes. Each scheduler has one question at a time;
+more lists than these would only push each other out of the processor's cache."""
 MAX_LIST_BYTES = 1 << 19
-"""Longer lists are read each time: bounds what is remembered to 32 MiB."""
+"""Longer lists are read each time: bounds what is remembered to 8 MiB."""
 MAX_POD_BYTES = 1 << 16
 """Longer pods are read each time."""
 MIN_CLASSES = 16
 MAX_CELLS = 600_000
-"""Nodes times classes whose bytes are kept: 16 bytes each, at least `MIN_CLASSES` classes."""
+"""Nodes times classes of which is kept why they are refused: a byte each, and at least
+`MIN_CLASSES` classes."""
 _NULL = b"null"
 _NO_NAMES = b'{"Nodes":null,"NodeNames":'
 _FAILED = b',"FailedNodes":{'
@@ -147,7 +150,10 @@ class Answerer:
             view = self._views
             view.state.refresh(self._now())
             candidates = view.candidates(raw, self._read)
-        return b"[" + b",".join(self._score(view, pod, candidates)) + b"]"
+        zero = [b'{"Host":%b,"Score":0}' % encode(name) for name in candidates.unknown]
+        known = self._score(view, pod, candidates)
+        between = b"," if known and zero else b""
+        return b"".join((b"[", *known, between, b",".join(zero), b"]"))
 
     def preempt(self, body: bytes) -> bytes:
         """Answer `preempt`: the nodes where the pod fits once those victims are gone.
@@ -247,16 +253,18 @@ class Answerer:
         rendered = view.rendered(pod)
         wanted, reason = _gang_places(state, pod)
         if reason:
-            self._refused(Word.GANG.value, len(candidates.places))
-            names = candidates.pick(view.texts.quoted)
-            names += [encode(name) for name in candidates.unknown]
+            self._refused(Word.GANG.value, len(candidates))
+            names = [*candidates.pick(view.texts.quoted), *map(encode, candidates.unknown)]
             said = encode(reason)
             return b"[]", b"", b",".join(name + b":" + said for name in names)
         if wanted is not None:
             return self._judge_gang(pod, candidates, wanted, view.texts)
-        if not candidates.unknown and rendered.fits_all(candidates):
+        column = candidates.column
+        is_outside = rendered.find_outside(column)
+        outside = column[is_outside]
+        if not len(outside) and not candidates.unknown:
             return None, b"", b""
-        fitting, kept, outside = rendered.split(candidates)
+        fitting = Candidates(column[~is_outside])
         failed, lasting, counts = rendered.refusals(outside)
         for word, count in counts:
             self._refused(word.value, count)
@@ -264,8 +272,10 @@ class Answerer:
             said = encode(f"{Word.NOT_READY.value}: the extender has not seen this node yet")
             new = b",".join(encode(name) + b":" + said for name in candidates.unknown)
             failed = new if not failed else failed + b"," + new
-        listed = b"[" + b",".join(fitting) + b"]"
-        view.remember(listed, kept)
+        if not len(fitting):
+            return b"[]", failed, lasting
+        listed = view.texts.write_list(fitting)
+        view.remember(listed, fitting)
         return listed, failed, lasting
 
     def _judge_gang(
@@ -273,34 +283,33 @@ class Answerer:
     ) -> tuple[bytes, bytes, bytes]:
         places = set(wanted)
         quoted = candidates.pick(texts.quoted)
-        pairs = list(zip(candidates.places, quoted, strict=True))
+        pairs = list(zip(candidates.column.tolist(), quoted, strict=True))
         fitting = [name for place, name in pairs if place in places]
         there = texts.names[wanted[0]]
         said = encode(f"{Word.GANG.value}: its place in gang {pod.gang} is on {there}")
         lasting = [name + b":" + said for place, name in pairs if place not in places]
         return b"[" + b",".join(fitting) + b"]", b"", b",".join(lasting)
 
-    def _score(self, view: "_Views", pod: PodFacts | None, candidates: Candidates) -> list[bytes]:
-        zero = [b'{"Host":%b,"Score":0}' % encode(name) for name in candidates.unknown]
+    def _score(
+        self, view: "_Views", pod: PodFacts | None, candidates: Candidates
+    ) -> tuple[Buffer, ...]:
+        """Return the points of the candidates that are known, as JSON without brackets."""
+        texts = view.texts
         if pod is None or not pod.is_judged:
-            return [view.texts.scored(place, 0) for place in candidates.places] + zero
+            return texts.write_scores(candidates)
         rendered = view.rendered(pod)
+        column = candidates.column
         wanted, _ = _gang_places(view.state, pod)
         if wanted is not None:
-            half = MOST_POINTS // 2
-            points = dict.fromkeys(wanted, half) | {wanted[0]: MOST_POINTS}
-            parts = [view.texts.scored(place, points.get(place, 0)) for place in candidates.places]
-            return parts + zero
-        parts = candidates.pick(rendered.scored)
+            points = np.isin(column, wanted).astype(np.uint8) * np.uint8(MOST_POINTS // 2)
+            return texts.write_scores(candidates, points, candidates.find(wanted[0]))
         found = rendered.row.find_best()
-        if found is not None and parts:
-            position = candidates.find(found[0])
-            if position is None:
-                position = _best_of(rendered, candidates)
-            best = candidates.places[position]
-            if rendered.row.ranks[best] != NOT_FIT:
-                parts[position] = rendered.best(best)
-        return parts + zero
+        best = None
+        if found is not None and len(column):
+            best = candidates.find(found[0])
+            if best is None:
+                best = _best_of(rendered, candidates)
+        return texts.write_scores(candidates, rendered.list_points(column), best)
 
 
 class _Views:
@@ -310,40 +319,44 @@ class _Views:
         self.state = state
         self._generation = -1
         self.texts = NodeBytes([])
-        self._names: NameIndex | None = None
+        self._names = NameIndex([])
         self._classes: dict[int, Rendered] = {}
         self._lists: dict[tuple[int, bytes, bytes], tuple[bytes, Candidates]] = {}
-        self._neutral: frozenset[int] = frozenset()
+        self._is_neutral: Bools | None = None
 
     def _begin(self) -> None:
         state = self.state
         if self._generation == state.generation:
             return
         self._generation = state.generation
-        self.texts = NodeBytes([node.name for node in state.fleet.nodes])
-        self._names = None
+        names = [node.name for node in state.fleet.nodes]
+        if names != self.texts.names:
+            self.texts = NodeBytes(names)
+            self._names = NameIndex(names)
         self._classes.clear()
         self._lists.clear()
-        self._neutral = frozenset(
-            place for name, place in state.place_of.items() if not state.nodes[name].is_ours
-        )
+        is_neutral = np.array([not state.nodes[name].is_ours for name in state.place_of], np.bool_)
+        self._is_neutral = is_neutral if is_neutral.any() else None
 
     def candidates(self, raw: bytes, read: Reader) -> Candidates:
         """Return the nodes of a question."""
         self._begin()
-        kept = self._lists.get(_key_of(raw))
+        key = _key_of(raw)
+        kept = self._lists.get(key)
         if kept is not None and kept[0] == raw:
+            # The list that was asked with longest ago goes first.
+            del self._lists[key]
+            self._lists[key] = kept
             return kept[1]
-        if self._names is None:
-            self._names = NameIndex(self.texts.names)
-        found = self._names.find(raw) or look_up(read.names(raw), self.state.place_of)
+        found = self._names.find(raw)
+        if found is None:
+            found = look_up(read.names(raw), self.state.place_of)
         self._keep(raw, found)
         return found
 
     def remember(self, listed: bytes, candidates: Candidates) -> None:
         """Expect the nodes that fit to be asked about next."""
-        if candidates.places:
-            self._keep(listed, candidates)
+        self._keep(listed, candidates)
 
     def _keep(self, raw: bytes, candidates: Candidates) -> None:
         if len(raw) > MAX_LIST_BYTES:
@@ -361,7 +374,7 @@ class _Views:
             most = max(MIN_CLASSES, MAX_CELLS // max(1, len(self.texts.names)))
             if len(self._classes) >= most:
                 del self._classes[next(iter(self._classes))]
-            found = Rendered(row, self.texts, self._neutral.__contains__)
+            found = Rendered(row, self.texts, self._is_neutral)
             self._classes[id(row)] = found
         else:
             found.refresh()
@@ -419,9 +432,12 @@ def _gang_places(state: ClusterState, pod: PodFacts) -> tuple[list[int] | None, 
     return list(dict.fromkeys([own.node, *alike])), ""
 
 
-def _best_of(rendered: Rendered, candidates: Candidates) -> int:
+def _best_of(rendered: Rendered, candidates: Candidates) -> int | None:
     """Return the position of the best candidate where the best node of all is none."""
-    where = candidates.as_column()
+    where = candidates.column
     ranks = rendered.row.ranks[where]
-    best = np.flatnonzero(ranks == ranks.max())
+    top = ranks.max()
+    if top == NOT_FIT:
+        return None
+    best = np.flatnonzero(ranks == top)
     return int(best[where[best].argmin()])

@@ -22,10 +22,12 @@ class Held(NamedTuple):
     Args:
         takes: By pod uid, to be counted into the fleet.
         disputed: Pods annotated with a GPU that another pod has too, or that is not there.
+        books: What is left, for further pods.
     """
 
     takes: Mapping[str, tuple[Take, ...]]
     disputed: tuple[str, ...]
+    books: "Books"
 
 
 def assign(
@@ -45,46 +47,31 @@ def assign(
     """
     ordered = sorted(pods, key=lambda pod: (pod.created_at, pod.uid))
     claimed = {each.uid: each.gpu_ids for each in claims}
-    state = _Node(index, record)
+    books = Books(index, record)
     waiting = []
     for pod in ordered:
         ids = pod.gpu_ids or claimed.get(pod.uid, ())
-        if not (ids and state.take_named(pod, ids)):
+        if not (ids and books.take_named(pod, ids)):
             waiting.append(pod)
     seen = {pod.uid for pod in ordered}
     for uid, ids in sorted(claimed.items()):
         if uid not in seen:
-            state.take_claimed(uid, ids)
+            books.take_claimed(uid, ids)
     for pod in waiting:
-        state.take_some(pod)
-    takes = {uid: tuple(found) for uid, found in state.takes.items()}
-    return Held(takes, tuple(state.disputed))
+        books.take_some(pod)
+    return Held(books.takes, tuple(books.disputed), books)
 
 
-def assign_more(
-    index: int, record: NodeRecord, held: Iterable[Take], pods: Iterable[PodFacts]
-) -> Mapping[str, tuple[Take, ...]] | None:
-    """Return what further pods of a node hold, None where their annotations do not say it.
+class Books:
+    """The devices of one node: who holds which, and which are left.
 
     Where no claim stands, and every pod has what its annotation says, the order of the pods says
-    nothing, and `assign` of all of them comes to the same.
+    nothing: then pods may come and go here, and `assign` of those that are there comes to the same.
 
-    Args:
-        index: The node's place in the fleet.
-        record: The node.
-        held: What the other pods have by their annotations.
-        pods: The further ones.
+    Attributes:
+        takes: By pod uid.
     """
-    state = _Node(index, record)
-    for take in held:
-        state.keep(take)
-    for pod in pods:
-        if not (pod.gpu_ids and state.take_named(pod, pod.gpu_ids)):
-            return None
-    return {uid: tuple(found) for uid, found in state.takes.items()}
 
-
-class _Node:
     def __init__(self, index: int, record: NodeRecord) -> None:
         self._index = index
         self._record = record
@@ -93,14 +80,24 @@ class _Node:
         self._instances: set[MigHold] = {
             (gpu.index, slot.profile, slot.start) for gpu in gpus for slot in gpu.mig_instances
         }
-        self.takes: dict[str, list[Take]] = {}
+        self.takes: dict[str, tuple[Take, ...]] = {}
         self.disputed: list[str] = []
 
-    def keep(self, take: Take) -> None:
-        """Leave to others what they have."""
-        self._free &= ~take.gpu_mask
-        if take.mig is not None:
-            self._instances.discard(take.mig)
+    def give_back(self, uid: str) -> tuple[Take, ...]:
+        """Let others have what a pod held, and return that."""
+        takes = self.takes.pop(uid, ())
+        for take in takes:
+            self._free |= take.gpu_mask
+            if take.mig is not None:
+                self._instances.add(take.mig)
+        return takes
+
+    def take_told(self, pod: PodFacts) -> bool:
+        """Give a pod what is told of it, whoever else is there; return whether that is all."""
+        if not pod.wants_devices:
+            self._hold(pod, 0, [])
+            return True
+        return bool(pod.gpu_ids) and self.take_named(pod, pod.gpu_ids)
 
     def take_named(self, pod: PodFacts, ids: tuple[str, ...]) -> bool:
         """Give a pod the devices that are named, unless somebody has them."""
@@ -146,9 +143,9 @@ class _Node:
     ) -> None:
         self._free &= ~mask
         self._instances.difference_update(migs)
-        found = [Take(self._index, mask, WHOLE_GPU_MILLI, *amounts)]
-        found += [Take(self._index, 0, WHOLE_GPU_MILLI, 0, 0, 0, each) for each in migs]
-        self.takes[uid] = found
+        found = (Take(self._index, mask, WHOLE_GPU_MILLI, *amounts),)
+        more = (Take(self._index, 0, WHOLE_GPU_MILLI, 0, 0, 0, each) for each in migs)
+        self.takes[uid] = (*found, *more) if migs else found
 
     def _read(self, ids: tuple[str, ...]) -> tuple[int, list[MigHold]]:
         mask, migs = 0, []

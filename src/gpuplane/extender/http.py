@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server: httptools over asyncio, one handler, bounded in every direction.
 
 Owns connections and their limits; knows no paths. kube-scheduler keeps a connection and sends one
-request after the other; answering one costs no task unless the handler needs to wait.
+request after the other, under the same head but for the body's length: such a head is parsed once.
+Answering a request costs no task unless the handler needs to wait.
 """
 
 import asyncio
@@ -17,6 +18,12 @@ IDLE_S = 120.0
 """Go's client keeps an idle connection for 90 s; it is the one that closes first."""
 READ_S = 20.0
 """How long a request may take to arrive."""
+MAX_HEADS = 64
+"""Heads remembered with what was read in them: a few for each kind of caller."""
+MAX_HEAD_BYTES = 2_048
+"""Longer heads are parsed each time."""
+_LENGTH = b"\r\nContent-Length: "
+_END = b"\r\n\r\n"
 
 
 class Request(NamedTuple):
@@ -25,6 +32,26 @@ class Request(NamedTuple):
     method: bytes
     path: bytes
     body: bytes
+
+
+class Head(NamedTuple):
+    """What httptools read in a head."""
+
+    method: bytes
+    path: bytes
+    keeps: bool
+
+
+class Cut(NamedTuple):
+    """A request that came in one piece.
+
+    Args:
+        key: The head without the number of bytes of the body.
+        body_at: Where the body begins; it goes on to the end.
+    """
+
+    key: bytes
+    body_at: int
 
 
 class Response(NamedTuple):
@@ -64,18 +91,47 @@ class Limits(NamedTuple):
     read_s: float = READ_S
 
 
+def cut(data: bytes) -> Cut | None:
+    """Return the parts of what is one request from begin to end, None for anything else.
+
+    Heads that are equal but for the digits of their Content-Length are parsed alike.
+    """
+    end = data.find(_END, 0, MAX_HEAD_BYTES)
+    at = data.find(_LENGTH, 0, end) if end > 0 else -1
+    if at < 0:
+        return None
+    stop = data.find(b"\r\n", at + len(_LENGTH), end + 2)
+    digits = data[at + len(_LENGTH) : stop]
+    body_at = end + len(_END)
+    # No longer than the longest number that no parser rounds, and no sign, blank or underscore.
+    if not digits.isdigit() or len(digits) > 15 or body_at + int(digits) != len(data):
+        return None
+    return Cut(data[:at] + data[stop:end], body_at)
+
+
 class Server:
-    """All connections of one listener."""
+    """All connections of one listener.
+
+    Attributes:
+        heads: By what is left of a request's head without the length of its body.
+    """
 
     def __init__(self, handler: Handler, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self.handler = handler
         self.limits = limits
         self.connections: set[Connection] = set()
+        self.heads: dict[bytes, Head] = {}
         self.is_closed = False
 
     def connect(self) -> "Connection":
         """Return the protocol of a new connection, for `loop.create_server`."""
         return Connection(self)
+
+    def remember(self, key: bytes, head: Head) -> None:
+        """Keep what was read in a head."""
+        if len(self.heads) >= MAX_HEADS:
+            del self.heads[next(iter(self.heads))]
+        self.heads[key] = head
 
     def close(self) -> None:
         """Close every connection, and those that come later; what is being answered is lost."""
@@ -95,7 +151,10 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._header_bytes = 0
-        self._is_bad = False
+        self._is_over = False
+        self._is_between = True
+        self._cut: Cut | None = None
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Request, bool]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,8 +184,16 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; whatever cannot be read ends the connection with a 400."""
-        if self._is_bad:
+        if self._is_over:
             return
+        whole = cut(data) if self._is_between else None
+        if whole is not None:
+            head = self._server.heads.get(whole.key)
+            if head is not None and len(data) - whole.body_at <= self._server.limits.max_body_bytes:
+                body = data[whole.body_at :]
+                self._take(Request(head.method, head.path, body), keeps=head.keeps)
+                return
+        self._cut = whole
         self._wait(self._server.limits.read_s)
         try:
             self._parser.feed_data(data)
@@ -149,6 +216,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        self._is_between = False
         self._path = b""
         self._parts = []
         self._size = self._header_bytes = 0
@@ -164,8 +232,10 @@ class Connection(asyncio.Protocol):
         if name.lower() == b"content-length" and value.isdigit():
             if int(value[:18]) > self._server.limits.max_body_bytes:
                 self._refuse(413, b"the body is too long")
-        elif name.lower() == b"expect" and self._transport is not None and not self._is_bad:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif name.lower() in (b"expect", b"upgrade"):
+            self._cut = None  # what asks for more than an answer is parsed each time
+            if name.lower() == b"expect" and self._transport is not None and not self._is_over:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _count_header(self, size: int) -> None:
         self._header_bytes += size
@@ -177,23 +247,31 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > self._server.limits.max_body_bytes:
             self._refuse(413, b"the body is too long")
-        elif not self._is_bad:
+        elif not self._is_over:
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
         """Answer."""
-        if self._is_bad:
+        if self._is_over:
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
+        self._is_between = True
         request = Request(self._parser.get_method(), self._path.partition(b"?")[0], body)
         keeps = self._parser.should_keep_alive()
+        if self._cut is not None:
+            self._server.remember(self._cut.key, Head(request.method, request.path, keeps))
+            self._cut = None
+        self._take(request, keeps=keeps)
+
+    # Answering.
+
+    def _take(self, request: Request, *, keeps: bool) -> None:
+        """Answer a request, after those before it."""
         if self._task is not None:
             self._waiting.append((request, keeps))
             return
         self._answer(request, keeps=keeps)
-
-    # Answering.
 
     def _answer(self, request: Request, *, keeps: bool) -> None:
         found = self._server.handler(request)
@@ -226,15 +304,17 @@ class Connection(asyncio.Protocol):
             len(response.body),
             b"" if keeps else b"Connection: close\r\n",
         )
-        transport.write(head + response.body)
+        # Two pieces, because a copy of a long answer costs more than the call.
+        transport.writelines((head, response.body))
         if keeps:
             self._wait(self._server.limits.idle_s)
         else:
+            self._is_over = True
             self.close()
 
     def _refuse(self, status: int, reason: bytes) -> None:
-        if not self._is_bad:
-            self._is_bad = True
+        if not self._is_over:
+            self._is_over = True
             self._write(Response(status, b'{"Error":"%b"}' % reason), keeps=False)
 
     def close(self) -> None:
@@ -246,18 +326,16 @@ class Connection(asyncio.Protocol):
 
     def _wait(self, seconds: float) -> None:
         """Move the deadline; one timer a connection looks now and then whether it passed."""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + seconds
+        self._deadline = self._loop.time() + seconds
         if self._timer is None:
-            self._timer = loop.call_later(seconds, self._look)
+            self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        left = self._deadline - loop.time()
+        left = self._deadline - self._loop.time()
         if self._task is not None:
             left = max(left, self._server.limits.read_s)
         if left > 0:
-            self._timer = loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(left, self._look)
             return
         self._timer = None
         self.close()

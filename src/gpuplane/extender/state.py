@@ -19,7 +19,7 @@ from gpuplane.core.scheduling.large import LargeClass
 from gpuplane.core.scheduling.policy import PlacementPolicy, Policy
 from gpuplane.core.scheduling.workload import Workload
 from gpuplane.extender.gangs import HOLD_MS, GangPlan, plan_gangs
-from gpuplane.extender.holdings import assign, assign_more
+from gpuplane.extender.holdings import Books, assign
 from gpuplane.extender.nodes import Claim, NodeRecord
 from gpuplane.extender.pods import PodFacts
 
@@ -44,10 +44,11 @@ def typical_mix(sizes: Iterable[int] = TYPICAL_SIZES) -> TypicalMix:
 
 
 class _Told(NamedTuple):
-    """A node, and its pods, each of which has what its annotation says."""
+    """A node, its pods, whose devices are all told by their annotations, and what is left."""
 
     record: NodeRecord
-    pods: Mapping[str, PodFacts]
+    pods: dict[str, PodFacts]
+    books: Books
 
 
 class ClusterState:
@@ -258,17 +259,26 @@ class ClusterState:
 
     def _look_at(self, name: str, now: int) -> None:
         """Count what the pods of a node hold, instead of what was counted before."""
+        index, record = self.place_of.get(name), self.nodes.get(name)
+        is_ours = index is not None and record is not None and record.is_ours
+        claims = []
+        if record is not None and record.claims:
+            claims = [each for each in record.claims if self._stands(each, name, now)]
+        pods = self._on_node.get(name)
+        if pods is not None and not pods:
+            del self._on_node[name]
+        told = self._told.get(name)
+        if told is not None:
+            if is_ours and not claims and told.record is record and self._follow(told, pods or {}):
+                return
+            del self._told[name]
         before = self._takes.pop(name, {})
         self._disputed.pop(name, None)
-        if not self._on_node.get(name, True):
-            del self._on_node[name]
-        index, record = self.place_of.get(name), self.nodes.get(name)
         after: Mapping[str, tuple[Take, ...]] = {}
-        if index is not None and record is not None and record.is_ours:
-            claims = [each for each in record.claims if self._stands(each, name, now)]
-            pods = self._on_node.get(name, {})
-            more = None if claims else self._look_at_changed(index, record, pods, before)
-            after = self._look_at_all(index, record, pods, claims) if more is None else more
+        if is_ours:
+            assert index is not None
+            assert record is not None
+            after = self._look_at_all(index, record, pods or {}, claims)
             self._takes[name] = after
         for uid, takes in before.items():
             if after.get(uid) != takes:
@@ -287,34 +297,40 @@ class ClusterState:
         held = assign(index, record, pods.values(), claims)
         if held.disputed:
             self._disputed[name] = held.disputed
-        self._told.pop(name, None)
-        if not claims and not held.disputed and all(pod.gpu_ids for pod in pods.values()):
-            self._told[name] = _Told(record, dict(pods))
+        if (
+            not claims
+            and not held.disputed
+            and all(pod.gpu_ids or not pod.wants_devices for pod in pods.values())
+        ):
+            self._told[name] = _Told(record, dict(pods), held.books)
         return held.takes
 
-    def _look_at_changed(
-        self,
-        index: int,
-        record: NodeRecord,
-        pods: Mapping[str, PodFacts],
-        before: Mapping[str, tuple[Take, ...]],
-    ) -> Mapping[str, tuple[Take, ...]] | None:
-        """Return what the pods of a node hold where only those that changed say something new."""
-        name = record.facts.name
-        told = self._told.get(name)
-        if told is None or told.record is not record:
-            return None
-        known = told.pods
-        stay = {uid: before[uid] for uid, pod in known.items() if pods.get(uid) is pod}
-        if len(stay) < len(pods):
-            held = [take for takes in stay.values() for take in takes]
-            fresh = [pod for uid, pod in pods.items() if uid not in stay]
-            more = assign_more(index, record, held, fresh)
-            if more is None:
-                return None
-            stay.update(more)
-        self._told[name] = _Told(record, dict(pods))
-        return stay
+    def _follow(self, told: _Told, pods: Mapping[str, PodFacts]) -> bool:
+        """Count only the pods of a node that changed; return whether their annotations allow it.
+
+        The columns are as they were where they do not.
+        """
+        known, books = told.pods, told.books
+        gone = {uid: books.give_back(uid) for uid, pod in known.items() if pods.get(uid) is not pod}
+        fresh = [pod for uid, pod in pods.items() if uid not in books.takes]
+        for place, pod in enumerate(fresh):
+            if not books.take_told(pod):
+                for each in fresh[:place]:
+                    books.give_back(each.uid)
+                books.takes.update(gone)
+                return False
+        for uid, takes in gone.items():
+            del known[uid]
+            if books.takes.get(uid) != takes:
+                for take in takes:
+                    self.fleet.release(take)
+        for pod in fresh:
+            known[pod.uid] = pod
+            takes = books.takes[pod.uid]
+            if gone.get(pod.uid) != takes:
+                for take in takes:
+                    self.fleet.allocate(take)
+        return True
 
     def _stands(self, claim: Claim, node: str, now: int) -> bool:
         """Tell whether a claim still keeps something: not for a pod that is gone or elsewhere."""

@@ -200,8 +200,8 @@ class SealingKeys:
         with self._lock:
             for path in sorted(self.folder.glob("*.pem")):
                 if path.stem not in self._keys:
-                    key = serialization.load_pem_private_key(path.read_bytes(), None)
-                    if isinstance(key, rsa.RSAPrivateKey):
+                    key = _read_key(path)
+                    if key is not None:
                         self._keys[path.stem] = key
             mark = self.folder / "current"
             name = mark.read_text(encoding="ascii").strip() if mark.exists() else ""
@@ -215,6 +215,26 @@ class SealingKeys:
                 fix="Check that the folder `keys` in the home is writable, then restart.",
                 retry_after_s=5,
             ) from self._failure
+
+
+def _read_key(path: Path) -> rsa.RSAPrivateKey | None:
+    """Return the key of a file, None if it is of another kind.
+
+    That its numbers are primes is not proved again, which takes a third of a second: we made them.
+    A damaged file is found by the key opening what it closed.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    key = serialization.load_pem_private_key(
+        path.read_bytes(), None, unsafe_skip_rsa_key_validation=True
+    )
+    if not isinstance(key, rsa.RSAPrivateKey):
+        return None
+    probe = secrets.token_bytes(32)
+    if key.decrypt(key.public_key().encrypt(probe, _OAEP), _OAEP) != probe:
+        raise ValueError(f"{path} is damaged: it does not open what it closed")
+    return key
 
 
 def _bound(key_id: str, context: str) -> bytes:

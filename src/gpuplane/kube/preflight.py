@@ -112,6 +112,10 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     Right(kinds.MULTIKUEUE_CONFIG, (*READ, *WRITE), "workers are known", is_required=False),
     Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
     Right(
+        kinds.JOB, ("patch",), "the quota of a chart is given back with its pods", "status",
+        is_required=False,
+    ),
+    Right(
         kinds.WORKLOAD, ("patch",), "work is held by budget and window", "status",
         is_required=False,
     ),

@@ -11,6 +11,7 @@ from functools import partial
 from gpuplane.backends.interface import (
     NOT_ADMITTING,
     NOT_DISPATCHING,
+    STARTING,
     AttemptPlan,
     AttemptRef,
     Backend,
@@ -122,6 +123,8 @@ class Offers:
                 try:
                     is_taken = await self._start(backend.ensure_workload, job, offer, plan)
                 except Unavailable as error:
+                    if error.word == STARTING:
+                        continue  # Helm is at it; others need not wait for it
                     if error.word not in (NOT_DISPATCHING, NOT_ADMITTING):
                         raise
                     await self._tell([offer], error.message[:MAX_TOLD_CHARS])

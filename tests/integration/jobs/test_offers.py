@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from gpuplane.backends.interface import (
+    STARTING,
     AttemptPlan,
     AttemptRef,
     BackendError,
@@ -430,6 +431,15 @@ async def test_a_cluster_out_of_reach_is_asked_once_a_turn_and_there_is_nothing_
     assert await kueue.loops["dispatcher"].run_once() is True
     assert await kueue.loops["dispatcher"].run_once() is False
     assert distant.asked[1:] == made
+
+
+async def test_a_chart_that_is_being_installed_holds_up_no_other_offer(kueue: World) -> None:
+    made = [await offered(kueue, name=f"job-{each}") for each in range(2)]
+    distant = put_away(kueue)
+    distant.refusal = Unavailable(STARTING, "Helm is still installing the chart")
+    await kueue.loops["dispatcher"].run_once()
+    assert distant.asked == [offer.attempt_id for _, offer in made]
+    assert "Helm" not in (await kueue.job(made[0][0]["id"]))["status_message"]
 
 
 async def test_offers_of_a_cluster_that_is_not_served_here_hold_up_nothing(

@@ -1,4 +1,4 @@
-"""A service is handed over only where Kueue would admit its pods; nothing is written to learn it."""
+"""A service is handed over only where Kueue would admit its pods; nothing is made to learn it."""
 
 from __future__ import annotations
 

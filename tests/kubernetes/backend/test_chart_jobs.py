@@ -34,6 +34,8 @@ async def test_a_chart_is_submitted_runs_is_shown_and_is_uninstalled_when_it_is_
 ) -> None:
     charts = tmp_path / "charts"
     write_chart(charts, "shop", [deployment("web", ["/bin/sh", "-c", "exec sleep 600"])])
+    large = {"resources": {"requests": {"cpu": "{{ .Values.cpu }}"}}}
+    write_chart(charts, "greedy", [deployment("web", ["sleep", "600"], **large)])
     monkeypatch.setitem(QUICK, "GPUPLANE_CLUSTERS_HELM", str(rig.binaries["helm"]))
     monkeypatch.setitem(QUICK, "GPUPLANE_CLUSTERS_CHARTS", str(charts))
     async with inside(tmp_path) as it:
@@ -59,3 +61,11 @@ async def test_a_chart_is_submitted_runs_is_shown_and_is_uninstalled_when_it_is_
         refused = await it.client.post("/jobs", json=a_body(name="nowhere"))
         assert refused.status_code == 422, refused.text
         assert "nowhere" in refused.text
+        for path in ("/jobs", "/jobs/estimate"):
+            body = a_body(name="greedy", values={"cpu": 3})
+            refused = await it.client.post(path, json=body)
+            assert refused.status_code == 422, refused.text
+            assert refused.json()["field"] == "cpu_cores"
+            assert "3000m of CPU, and the job for 1000m" in refused.text
+            answer = await it.client.post(path, json={**body, "cpu_cores": 3, "name": "b-greedy"})
+            assert answer.is_success, answer.text

@@ -136,3 +136,8 @@ async def test_checks_by_kind_say_what_they_found(rig: RunningCluster, tmp_path:
         assert verdicts["api_server"] == "healthy"
         assert verdicts["gpu_operator"] == "absent"
         assert verdicts["kueue"] in ("healthy", "absent")
+
+        asked = await it.client.get("/clusters/east/health?check=nodes&check=api_server")
+        assert [each["kind"] for each in asked.json()["checks"]] == ["api_server", "nodes"]
+        refused = await it.client.get("/clusters/east/health?check=weather")
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "check[0]")

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from gpuplane.api.routers import load_routers
 from gpuplane.backends.interface import Backend
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
+from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.ids import ClusterId
@@ -202,7 +203,11 @@ class KueueWorld:
 
 @contextlib.asynccontextmanager
 async def running_kueue_world(
-    text: str, database_url: str, folder: Path, sealing: SealingKeys
+    text: str,
+    database_url: str,
+    folder: Path,
+    sealing: SealingKeys,
+    charts: ChartTools | None = None,
 ) -> AsyncIterator[KueueWorld]:
     """Make a world on an empty database and a cluster, and take away what it made there."""
     registry = Registry()
@@ -224,32 +229,10 @@ async def running_kueue_world(
         "count_reservations": placements.count_standing,
     }
     async with running_server(database_url, sealing, routers=load_routers(), ports=ports) as server:
-        cluster_id = ClusterId(new_id())
-        now = server.clock.now_ms()
-        await server.database.write(
-            "tests.cluster",
-            lambda s: clusters.ensure_cluster(
-                s,
-                cluster_id,
-                name=prefix,
-                kind="kubernetes",
-                simulated=False,
-                config={"admission": "kueue"},
-                now=now,
-            ),
-        )
-        connection = read_kubeconfig(text)
-        sealed = sealing.seal(text.encode(), clusters.credential_context(cluster_id, 1))
-        kept = Credential(cluster_id, sealed, 1, "", None, now, "test")
-        await server.database.write(
-            "tests.credential",
-            lambda s: clusters.replace_credential(s, cluster_id, kept, {}, now),
-        )
-        await server.database.write(
-            "tests.available", lambda s: clusters.make_available(s, cluster_id, now)
-        )
+        cluster_id = await _make_cluster(server, prefix, text, sealing)
         tools = ClusterTools(server.database, server.clock, sealing, folder, observe_node)
         register_steps(handlers, tools)
+        connection = read_kubeconfig(text)
         client = KubeClient(connection)
         backend = KubernetesBackend(
             KubeClient(connection),
@@ -261,6 +244,7 @@ async def running_kueue_world(
                 records_namespace=f"{prefix}-system",
                 default_image="registry.test/python:3.11",
             ),
+            charts,
         )
         registry.backends[cluster_id] = backend
         fresh_loops = partial(_loops, server, registry, sealing, workspaces, turns)
@@ -281,6 +265,34 @@ async def running_kueue_world(
             await registry.backends[cluster_id].stop()
             await clean(client, str(cluster_id), prefix)
             await client.close()
+
+
+async def _make_cluster(server: Server, prefix: str, text: str, sealing: SealingKeys) -> ClusterId:
+    """Store a cluster that can be reached and admits by Kueue."""
+    cluster_id = ClusterId(new_id())
+    now = server.clock.now_ms()
+    await server.database.write(
+        "tests.cluster",
+        lambda s: clusters.ensure_cluster(
+            s,
+            cluster_id,
+            name=prefix,
+            kind="kubernetes",
+            simulated=False,
+            config={"admission": "kueue"},
+            now=now,
+        ),
+    )
+    sealed = sealing.seal(text.encode(), clusters.credential_context(cluster_id, 1))
+    kept = Credential(cluster_id, sealed, 1, "", None, now, "test")
+    await server.database.write(
+        "tests.credential",
+        lambda s: clusters.replace_credential(s, cluster_id, kept, {}, now),
+    )
+    await server.database.write(
+        "tests.available", lambda s: clusters.make_available(s, cluster_id, now)
+    )
+    return cluster_id
 
 
 def _loops(

@@ -1,11 +1,14 @@
-"""Tables of clusters stay readable: what is none is left out, what others have is said."""
+"""Words and tables of clusters: what is none is left out, what others have is said."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import click
+import pytest
+
 from gpuplane.cli.commands.fleet import others_sentence
-from gpuplane.cli.commands.queues import _groups
+from gpuplane.cli.commands.queues import _groups, flavor_named
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
 
 
@@ -22,6 +25,25 @@ def test_a_queue_is_shown_without_what_it_owns_none_of() -> None:
 
 def test_a_queue_that_owns_nothing_says_of_what() -> None:
     assert _groups(a_queue(gpu=0)) == "nvidia-l4:gpu=0"
+
+
+@pytest.mark.parametrize(
+    ("model", "models", "flavor"),
+    [
+        ("T4", [], "nvidia-t4"),
+        ("L4", ["nvidia-l4", "nvidia-l40s"], "nvidia-l4"),
+        ("A100", ["nvidia-a100-80gb", "nvidia-h100-80gb"], "nvidia-a100-80gb"),
+        ("lab-chip", ["maker-lab-chip-2"], "maker-lab-chip-2"),
+        ("NoSuch", ["nvidia-l4"], "nosuch"),
+    ],
+)
+def test_a_model_in_any_spelling_is_its_flavor(model: str, models: list[str], flavor: str) -> None:
+    assert flavor_named(model, models) == flavor
+
+
+def test_a_family_of_which_several_are_there_is_asked_back() -> None:
+    with pytest.raises(click.BadParameter, match="nvidia-a100-40gb or nvidia-a100-80gb"):
+        flavor_named("A100", ["nvidia-a100-80gb", "nvidia-a100-40gb"][::-1])
 
 
 def a_node(name: str, *messages: str) -> dict[str, Any]:

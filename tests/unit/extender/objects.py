@@ -117,6 +117,10 @@ class Asked:
     def _note(self, word: str, count: int) -> None:
         self.refused[word] = self.refused.get(word, 0) + count
 
+    def show(self, node: Object) -> None:
+        """Let the informer show a node as it is now."""
+        self.state.put_node(a_record(node))
+
     def put(self, *pods: Object) -> None:
         """Let the informer show pods."""
         for pod in pods:

@@ -5,32 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.extender.http import Connection, Limits, Request, Response, Server
-
-
-class Wire(asyncio.Transport):
-    """The other end of a connection: keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = b""
-        self.is_closed = False
-        self.is_paused = False
-
-    def write(self, data: Any) -> None:
-        self.sent += bytes(data)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
+from gpuplane.extender.http import MAX_HEADS, Connection, Limits, Request, Response, Server
+from tests.unit.extender.wires import Wire
 
 
 def echo(request: Request) -> Response:
@@ -146,3 +122,31 @@ async def test_too_many_connections_are_closed_at_once() -> None:
     assert (first.is_closed, second.is_closed) == (False, True)
     server.close()
     assert first.is_closed
+
+
+async def test_a_head_is_parsed_once_whatever_length_it_tells() -> None:
+    server = Server(echo)
+    connection, wire = connect(server)
+    for body in (b"one", b"three", b"a longer one"):
+        connection.data_received(post(body))
+        assert wire.sent.endswith(b"POST /filter " + body)
+    assert len(server.heads) == 1
+    another, other_wire = connect(server)
+    another.data_received(post(b"two"))
+    assert other_wire.sent.endswith(b"POST /filter two")
+
+
+async def test_a_remembered_head_lets_no_longer_body_in() -> None:
+    connection, wire = connect(Server(echo, Limits(max_body_bytes=10)))
+    connection.data_received(post(b"short"))
+    connection.data_received(post(b"far too long a body"))
+    assert b"HTTP/1.1 413 " in wire.sent
+    assert wire.is_closed
+
+
+async def test_no_more_heads_are_remembered_than_are_allowed() -> None:
+    server = Server(echo)
+    connection, _ = connect(server)
+    for number in range(MAX_HEADS + 5):
+        connection.data_received(post(b"x", b"/filter-%d" % number))
+    assert len(server.heads) == MAX_HEADS

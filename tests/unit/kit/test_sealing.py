@@ -52,6 +52,19 @@ def test_keys_lie_readable_to_their_owner_alone(keys: SealingKeys) -> None:
     assert sorted(path.suffix for path in folder.iterdir()) == ["", ".pem"]
 
 
+def test_a_key_whose_file_is_damaged_is_refused(keys: SealingKeys, tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o700)
+    for path in keys.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    damaged = folder / f"{keys.current_id}.pem"
+    pem = damaged.read_text().splitlines()
+    pem[3] = pem[3][::-1]  # within the modulus
+    damaged.write_text("\n".join(pem) + "\n")
+    with pytest.raises(ValueError, match=r"Decryption failed|deserialize|damaged"):
+        SealingKeys(folder)
+
+
 def test_another_process_opens_and_rotation_goes_on_without_downtime(
     keys: SealingKeys, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ class KubernetesBackend:
             self._is_silent,
             self.forget,
             self._releases.uninstall,
+            self._releases.withdraw,
         )
         self._reporter = Reporter(client, self._view, clock, self.settings, self._changed.set)
         self._troubles = PodTroubles(client, self._view, clock, self._changed.set)
@@ -232,6 +233,11 @@ class KubernetesBackend:
                 await self._releases.ensure(plan, secrets)
             else:
                 await self._start(starting.ensure_started, plan, secrets)
+
+    async def check_chart(self, plan: AttemptPlan) -> None:
+        """Return if the chart of a job may run; see `ChecksCharts`."""
+        with starting.told():
+            await self._releases.check(plan)
 
     async def take_dispatched(self, plan: AttemptPlan, secrets: dict[str, str]) -> None:
         """Keep a record of what another cluster sent here; see `Dispatches`."""

@@ -34,6 +34,8 @@ SCALE = f"{PREFIX}scale"
 
 RELEASE = f"{PREFIX}release"
 """On the object that a Helm release hangs on; its value is the release's name."""
+INSTALLED = f"{PREFIX}installed"
+"""On the Job that stands in line for a Helm release: the chart is installed under its quota."""
 PART = f"{PREFIX}part"
 """On what a chart makes, its pods among them: what each is in its job, see `manifests/charts`."""
 

@@ -211,7 +211,7 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     ready = container.ready if container is not None and record.port is not None else None
     if record.is_release:
         message = message or _trouble_of_others(sight, pod)
-        ready = all(_is_well(each) for each in _there(sight))
+        ready = all(is_well(each) for each in _there(sight))
     return ReplicaObservation(
         ref=record.ref,
         rank=rank,
@@ -231,7 +231,7 @@ def _there(sight: Sight) -> list[Pod]:
     return [pod for pod in sight.pods if pod.metadata.uid not in sight.gone]
 
 
-def _is_well(pod: Pod) -> bool:
+def is_well(pod: Pod) -> bool:
     """Return whether a pod of a release does what it should: it is ready, or has done its work."""
     statuses = pod.status.container_statuses
     if pod.status.phase == "Succeeded":

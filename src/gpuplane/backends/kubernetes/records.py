@@ -25,7 +25,9 @@ KEY = "record"
 
 RELEASE_KIND = "ConfigMap"
 """The kind of a workload that is a Helm release: the object that the release hangs on."""
-LASTING = frozenset({"Deployment", RELEASE_KIND})
+STAND_IN = "StandIn"
+"""The kind of a Helm release where Kueue admits: the Job that stands in line for it."""
+LASTING = frozenset({"Deployment", RELEASE_KIND, STAND_IN})
 """Kinds of workloads that run until they are evicted."""
 
 ACCEPTED, STARTED, NEVER, FORGOTTEN = "accepted", "started", "never", "forgotten"
@@ -106,7 +108,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_release(self) -> bool:
         """Return whether it is a Helm release."""
-        return self.kind == RELEASE_KIND
+        return self.kind in (RELEASE_KIND, STAND_IN)
+
+    @property
+    def has_stand_in(self) -> bool:
+        """Return whether it is a Helm release that a Job stands in line for."""
+        return self.kind == STAND_IN
 
     @property
     def is_over(self) -> bool:

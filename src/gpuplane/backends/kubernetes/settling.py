@@ -18,6 +18,7 @@ from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, p
 from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
+    STAND_IN,
     STARTED,
     Record,
     decide_ranks,
@@ -26,6 +27,7 @@ from gpuplane.backends.kubernetes.records import (
 )
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.standing import Step, plan_step, take_step
 from gpuplane.backends.kubernetes.sweeping import (
     UNUSED_SINCE,
     find_orphans,
@@ -51,8 +53,9 @@ from gpuplane.kube.kinds import (
 
 log = logging.getLogger("gpuplane.kubernetes")
 
-KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT, "ConfigMap": CONFIG_MAP}
-"""Of workloads by the word in their record; a ConfigMap is what a Helm release hangs on."""
+KINDS = {"Job": JOB, "JobSet": JOB_SET, "Deployment": DEPLOYMENT, "ConfigMap": CONFIG_MAP,
+         STAND_IN: JOB}  # fmt: skip
+"""Of workloads by the word in their record; a Helm release hangs on a ConfigMap or a stand-in."""
 
 LOOK_S = 5.0
 """How often what time alone changes is looked at: well within the 30 s for zombies."""
@@ -75,13 +78,16 @@ class Settler:
         is_silent: Callable[[], bool],
         forget: Callable[[AttemptRef], Awaitable[None]],
         uninstall: Callable[[Record], Awaitable[None]],
+        withdraw: Callable[[Record], Awaitable[None]],
     ) -> None:
         """Make the settler; nothing is done before `run`, and none of it while `is_silent`.
 
         What a cluster that fell silent does not show may be there all the same. `forget` is the
-        verb of the backend, `uninstall` takes a Helm release away.
+        verb of the backend, `uninstall` takes a Helm release away, `withdraw` all but what stands
+        in line for it.
         """
         self._uninstall = uninstall
+        self._withdraw = withdraw
         self._is_silent = is_silent
         self._forget = forget
         self._client = client
@@ -186,7 +192,7 @@ class Settler:
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
-            if self._strays(attempt_id):
+            if self._strays(attempt_id) or self._step(attempt_id) is not None:
                 return True
             return any(
                 pod.metadata.deletion_timestamp and not self._tails.is_following(attempt_id, rank)
@@ -215,7 +221,14 @@ class Settler:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)
         if main is None or record is None or record.fate != STARTED or record.evict_reason:
             return []
+        if record.has_stand_in:
+            return []  # its nodes are those of its quota
         return plan_places(main, self._view.pods(attempt_id), list_open_ranks(record))
+
+    def _step(self, attempt_id: AttemptId) -> Step | None:
+        """Return what is to be done for a release under Kueue, None of all others."""
+        view = self._view
+        return plan_step(view.record(attempt_id), view.main(attempt_id), view.pods(attempt_id))
 
     def _strays(self, attempt_id: AttemptId) -> list[Pod]:
         """Return pods on places that are not theirs; none before its workload was let go."""
@@ -237,9 +250,10 @@ class Settler:
                 await self._place(attempt_id)
                 await self._rank(attempt_id)
                 await self._end_strays(attempt_id)
-                if self._is_to_uninstall(attempt_id):
-                    record = self._view.record(attempt_id)
-                    assert record is not None
+                record, step = self._view.record(attempt_id), self._step(attempt_id)
+                if record is not None and step is not None:
+                    await take_step(self._client, record, step, self._withdraw)
+                if record is not None and self._is_to_uninstall(attempt_id):
                     await self._uninstall(record)
                 for pod in self._find_stray(attempt_id):
                     name, space = pod.metadata.name, pod.metadata.namespace

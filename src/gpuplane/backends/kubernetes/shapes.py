@@ -158,6 +158,7 @@ class WorkloadStatus(msgspec.Struct):
 
     conditions: list[Condition] = []
     active: int = 0
+    ready: int | None = None
 
 
 class Main(msgspec.Struct):

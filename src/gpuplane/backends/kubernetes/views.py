@@ -201,6 +201,8 @@ class ClusterView:
         for attempt_id, (_, record) in self._records.items():
             if record.fate != STARTED or record.is_over or record.evict_reason:
                 continue
+            if record.is_release:
+                continue  # the Job that stands in line for one makes no pods
             main = self._mains.get(attempt_id)
             if main is None or main.kind != "Job" or self._pods.get(attempt_id):
                 continue

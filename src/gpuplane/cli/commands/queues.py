@@ -29,6 +29,7 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.words import short_id
+from gpuplane.core.hardware import find_models
 from gpuplane.core.mig.profiles import resource_of_profile
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
@@ -259,8 +260,23 @@ def _flavor_of(
     quota: dict[str, Any] = {"name": resource}
     fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
     quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
-    meant = [each for each in models if model.lower() in each]
-    return {"name": meant[0] if len(meant) == 1 else model.lower(), "resources": [quota]}
+    return {"name": flavor_named(model, models), "resources": [quota]}
+
+
+def flavor_named(model: str, models: Sequence[str]) -> str:
+    """Return the flavor of a GPU model in any spelling; of a family the one that is there.
+
+    Raises:
+        click.BadParameter: If several models may be meant.
+    """
+    known = [each.name for each in find_models(model)]
+    here = [each for each in models if each in known]
+    if not known:
+        here = [each for each in models if model.lower() in each]
+    meant = here or known
+    if len(meant) > 1:
+        raise click.BadParameter(f"{model} may mean {' or '.join(meant)}.", param_hint="--gpu")
+    return meant[0] if meant else model.lower()
 
 
 @quotas.command("rm")

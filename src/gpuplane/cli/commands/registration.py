@@ -284,8 +284,9 @@ def credentials(
 
 @click.command("health")
 @click.argument("cluster")
+@click.option("--check", "kinds", multiple=True, metavar="KIND", help="Only this; again for each.")
 @output_option
-def health(cluster: str, output: Output) -> None:
+def health(cluster: str, kinds: tuple[str, ...], output: Output) -> None:
     """Show what the last checks of a cluster found."""
     columns = (
         Column("CHECK", lambda row: row["kind"]),
@@ -293,7 +294,7 @@ def health(cluster: str, output: Output) -> None:
         Column("MESSAGE", lambda row: row["message"]),
         Column("AGE", lambda row: age(row["checked_at"]), right=True),
     )
-    found = Client().get(_path(cluster, "health"))
+    found = Client().get(_path(cluster, "health"), check=list(kinds) or None)
     show_rows(found["checks"], columns, output, empty="It was not looked at yet.")
 
 

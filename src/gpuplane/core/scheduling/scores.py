@@ -215,6 +215,13 @@ def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:
     return min(100, rank >> _TIE_BITS)
 
 
+def scores_of_ranks(ranks: Ranks, context: ScoreContext, where: Where) -> Ranks:
+    """Return the same for many nodes, negative where the rank is; hints may lift one beyond 100."""
+    if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:
+        return np.where(ranks < 0, ranks, price_score(context, where))
+    return ranks >> _TIE_BITS
+
+
 def compute_chance(fleet: Fleet, seed: int) -> Ranks:
     """Return the stable hash of (seed, node name) as 0–100, shape (node,)."""
     return np.fromiter(

@@ -55,7 +55,7 @@ class HealthCheck:
     """What one kind of look at a cluster found.
 
     Attributes:
-        kind: One of `HEALTH_KINDS`.
+        kind: One of `HealthKind`.
         verdict: `healthy`, `degraded`, `unhealthy`, `absent` (not installed) or `unknown`.
     """
 
@@ -65,7 +65,15 @@ class HealthCheck:
     checked_at: int
 
 
-HEALTH_KINDS = ("api_server", "nodes", "device_plugin", "gpu_operator", "kueue", "metrics")
+class HealthKind(StrEnum):
+    """The kinds of looks, in the order in which they are shown."""
+
+    API_SERVER = "api_server"
+    NODES = "nodes"
+    DEVICE_PLUGIN = "device_plugin"
+    GPU_OPERATOR = "gpu_operator"
+    KUEUE = "kueue"
+    METRICS = "metrics"
 
 
 @dataclass(frozen=True, slots=True)

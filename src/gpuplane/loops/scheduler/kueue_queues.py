@@ -10,9 +10,9 @@ from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import JobType, NetworkMode, ResourceRequest
+from gpuplane.core.workloads import DeploymentType, NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
-from gpuplane.domains.queues.service import SeenKind, find_level
+from gpuplane.domains.queues.service import SeenKind, find_laid_out, find_level
 from gpuplane.kube.kueue.flavors import resource_of
 from gpuplane.kube.nodefacts import LEVEL_LABELS
 from gpuplane.loops.scheduler.loading import ClusterView
@@ -56,10 +56,19 @@ def find_unowned(view: ClusterView, queue: str, job: Job, models: Sequence[str])
 
 def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
     """Return why a queue cannot keep a job's replicas in one part of the network, as it must."""
+    laid_out = find_laid_out(view.seen, queue)
+    if laid_out and job.spec.deployment_type is DeploymentType.HELM:
+        # Kueue binds the pods of a Job that it lays out, and those of a chart are none of its.
+        return Reason(
+            Word.NETWORK,
+            f"ClusterQueue {queue} of {view.cluster.name} lays work out by a Topology "
+            f"({', '.join(sorted(laid_out))}), which it cannot do for the pods of a chart.",
+            "Name a LocalQueue of another ClusterQueue, whose flavors have no Topology.",
+        )
     asked = job.spec.placement.network
     if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
         return None
-    if job.spec.job_type is JobType.SERVICE:
+    if job.spec.is_plain_service:
         return Reason(
             Word.NETWORK,
             f"It must lie in one {asked.level}, and Kueue on {view.cluster.name} admits and places "
@@ -99,7 +108,7 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
     asked = job.spec.resources
     each_milli = asked.gpu_milli if asked.mig_profile is None else 1  # instances count whole
     # Kueue admits each replica of a service by itself.
-    replicas = 1 if job.spec.job_type is JobType.SERVICE else job.spec.replicas.count
+    replicas = 1 if job.spec.is_plain_service else job.spec.replicas.count
     amount = asked.gpu_count * each_milli * replicas
     used = {
         each.name: {

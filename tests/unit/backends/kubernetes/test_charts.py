@@ -108,10 +108,12 @@ def test_what_is_installed_is_what_was_checked_and_belongs_to_the_anchor() -> No
     plan = a_release_plan()
     text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "t"},
             "data": {"a": "{{ .Values.x }}"}}  # fmt: skip
-    files = wrap_chart(computed(plan, text), {"name": "shop", "version": "1.2.3"}, "uid-1")
+    files = wrap_chart(
+        computed(plan, text, an_object()), {"name": "shop", "version": "1.2.3"}, "uid-1"
+    )
     assert json.loads(files["Chart.yaml"])["version"] == "1.2.3"
     assert files["templates/objects.yaml"] == '{{ .Files.Get "objects.yaml" }}\n'
-    [written] = [json.loads(part) for part in files["objects.yaml"].split("---\n") if part]
+    [written, _] = [json.loads(part) for part in files["objects.yaml"].split("---\n") if part]
     assert written["data"] == text["data"]
     [owner] = written["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("ConfigMap", "uid-1")

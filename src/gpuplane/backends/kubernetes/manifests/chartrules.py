@@ -7,7 +7,7 @@ help. Never changes an object.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuplane.backends.interface import BackendError
+from gpuplane.backends.interface import BackendError, Unfit
 from gpuplane.core.reasons import Word
 
 Object = dict[str, Any]
@@ -51,12 +51,14 @@ _WHY_NOT = {
     "LimitRange": "a tenant's limits are set by its administrators",
 }
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
 _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 
 def refusal(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
     """Return the refusal of a chart as the job's people are told it: it would never start."""
-    return BackendError(Word.START_REFUSED, f"{field}: {reason}. {fix}")
+    return Unfit(Word.START_REFUSED, field, reason, fix)
 
 
 def failure(reason: str, fix: str, field: str = "spec.chart") -> BackendError:
@@ -95,6 +97,33 @@ def check_object(obj: Object, namespace: str) -> None:
         raise refusal(
             f"{called} takes addresses of others (externalIPs)", "Leave them out of the values."
         )
+
+
+def check_queued(obj: Object) -> None:
+    """Refuse an object that cannot be the job's where Kueue admits.
+
+    Raises:
+        BackendError: With field, reason and fix.
+    """
+    if obj["kind"] == "CronJob":
+        raise refusal(
+            f"the chart makes CronJob {obj['metadata']['name']}, and on a cluster that admits by "
+            "Kueue each Job that it makes would stand in line by itself",
+            "Switch it off in spec.chart.values, or name a cluster with embedded admission.",
+        )
+    for labels in (obj["metadata"].get("labels") or {}, _template_labels(obj)):
+        if QUEUE_LABEL in labels:
+            raise refusal(
+                f"{obj['kind']} {obj['metadata']['name']} names a queue of its own",
+                f"Leave the label {QUEUE_LABEL} out of spec.chart.values; the job's queue counts.",
+            )
+
+
+def _template_labels(obj: Object) -> Mapping[str, Any]:
+    found: Any = obj
+    for key in (*TEMPLATED.get(obj["kind"], ()), "metadata", "labels"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def check_pod(called: str, spec: Mapping[str, Any]) -> None:

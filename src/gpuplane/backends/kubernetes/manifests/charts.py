@@ -25,6 +25,7 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     Object,
     check_object,
     check_pod,
+    check_queued,
     containers_of,
     refusal,
 )
@@ -35,7 +36,13 @@ from gpuplane.backends.kubernetes.manifests.devices import (
     NVIDIA_MEMORY_SHARE,
     compute_claim,
 )
-from gpuplane.backends.kubernetes.manifests.pods import owner_labels, placements_of, ranks_of
+from gpuplane.backends.kubernetes.manifests.pods import (
+    list_tolerations,
+    owner_labels,
+    placements_of,
+    ranks_of,
+)
+from gpuplane.backends.kubernetes.manifests.standins import compute_stand_in
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.quantities import BadQuantity, milli_of, parse_quantity
@@ -110,6 +117,8 @@ def compute_release(
         if obj is None:
             continue
         check_object(obj, namespace)
+        if plan.local_queue:
+            check_queued(obj)
         if obj["kind"] == "PersistentVolumeClaim":
             claims.append((str(obj["metadata"]["name"]), dict(obj.get("spec") or {})))
         else:
@@ -118,7 +127,15 @@ def compute_release(
         raise refusal("the chart makes nothing", "Look at spec.chart.values.")
     _check_amounts(plan, kept)
     service, port = _find_address(plan, kept)
-    anchor = {
+    if plan.local_queue:
+        anchor = compute_stand_in(plan, settings, cluster_id, namespace)
+    else:
+        anchor = _config_map(plan, name, namespace, labels)
+    return Release(name, namespace, anchor, tuple(kept), tuple(claims), service, port)
+
+
+def _config_map(plan: AttemptPlan, name: str, namespace: str, labels: Mapping[str, str]) -> Object:
+    return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -131,7 +148,6 @@ def compute_release(
             },
         },
     }
-    return Release(name, namespace, anchor, tuple(kept), tuple(claims), service, port)
 
 
 def wrap_chart(release: Release, source: Mapping[str, Any], owner_uid: str) -> dict[str, str]:
@@ -144,11 +160,12 @@ def wrap_chart(release: Release, source: Mapping[str, Any], owner_uid: str) -> d
         owner_uid: Of the anchor.
     """
     reference = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
+        "apiVersion": release.anchor["apiVersion"],
+        "kind": release.anchor["kind"],
         "name": release.name,
         "uid": owner_uid,
-        "controller": False,
+        # Kueue leaves alone what a Job with a queue controls: that Job stands in line for it.
+        "controller": release.anchor["kind"] == "Job",
         "blockOwnerDeletion": False,
     }
     chart = {
@@ -255,6 +272,9 @@ def _gated(
     gates = [each for each in spec.get("schedulingGates") or ()
              if each.get("name") != names.PLACEMENT_GATE]  # fmt: skip
     made = {**spec, "schedulingGates": [*gates, {"name": names.PLACEMENT_GATE}]}
+    tolerated = [*(spec.get("tolerations") or ()), *list_tolerations(plan, settings)]
+    if tolerated:  # their node was chosen by what the job tolerates
+        made["tolerations"] = tolerated
     if "serviceAccountName" not in spec:
         made.setdefault("automountServiceAccountToken", False)
     if part == DEVICE and compute_claim(plan.resources, ()).shares:
@@ -306,12 +326,13 @@ def _devices_of(spec: Mapping[str, Any]) -> dict[str, int]:
 def _check_amounts(plan: AttemptPlan, objects: Sequence[Object]) -> None:
     """Refuse a chart whose pods ask for more than the job: only that is set aside."""
     count = len(plan.replicas)
-    devices = cpu = memory = 0
+    devices = lasting = cpu = memory = 0
     for obj in objects:
         if obj["kind"] not in LASTING:
             continue
         copies = (obj.get("spec") or {}).get("replicas", 1)
         copies = copies if isinstance(copies, int) else 1
+        lasting += copies
         if obj["metadata"]["labels"][names.PART] == DEVICE:
             devices += copies
         for container in _pod_spec(obj).get("containers") or ():
@@ -323,6 +344,12 @@ def _check_amounts(plan: AttemptPlan, objects: Sequence[Object]) -> None:
     if has_gpus and devices != count:
         raise refusal(
             f"{devices} pods of the chart ask for GPUs, and the job has {count} replicas",
+            "Have spec.chart.values and replicas.count say the same.",
+            "replicas.count",
+        )
+    if not has_gpus and lasting < count:
+        raise refusal(
+            f"{lasting} pods of the chart run on, and the job has {count} replicas",
             "Have spec.chart.values and replicas.count say the same.",
             "replicas.count",
         )

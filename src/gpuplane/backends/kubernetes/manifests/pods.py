@@ -24,6 +24,9 @@ CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.
 LEVEL = "kueue.x-k8s.io/podset-{mode}-topology"
 """Annotation of a pod template: the level of a Topology in which Kueue is to keep its pods."""
 
+NOTHING_RUNS = "registry.k8s.io/pause:3.10"
+"""Image of a pod template that only says what is asked for: a template must name one."""
+
 MASTER_PORT = 29_500
 """PyTorch's own default; pods have addresses of their own, so nothing else is on it."""
 
@@ -103,7 +106,31 @@ def compute_template(
 
 def is_by_pod(plan: AttemptPlan) -> bool:
     """Return whether Kueue admits each pod by itself, so that ranks are given to bound pods."""
-    return plan.job_type is JobType.SERVICE and bool(plan.local_queue)
+    is_chart = plan.execution.chart is not None  # for which a Job stands in line, whole
+    return plan.job_type is JobType.SERVICE and bool(plan.local_queue) and not is_chart
+
+
+def compute_ask(plan: AttemptPlan, settings: KubernetesSettings, cluster_id: str) -> dict[str, Any]:
+    """Return a pod template that says what a replica asks for, and would run nothing."""
+    container = {
+        "name": names.CONTAINER,
+        "image": NOTHING_RUNS,
+        "resources": _resources(plan, compute_claim(plan.resources, ())),
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        **_wishes(plan, settings),
+        **_models(plan),
+    }
+    return {"metadata": {"labels": owner_labels(plan, cluster_id)}, "spec": spec}
+
+
+def list_tolerations(plan: AttemptPlan, settings: KubernetesSettings) -> list[dict[str, Any]]:
+    """Return the taints that the pods of a job tolerate."""
+    found: list[dict[str, Any]] = _wishes(plan, settings).get("tolerations", [])
+    return found
 
 
 def needs_gates(plan: AttemptPlan) -> bool:

@@ -120,7 +120,7 @@ def compute_workload(
     namespace = names.namespace_of(plan.tenant_name)
     _finish(plan, main, namespace)
     if plan.local_queue:
-        release = {**release, "metadata": {"labels": _queued(plan)}}
+        release = {**release, "metadata": {"labels": queue_labels(plan)}}
     for each in (*owned, *scaling):
         each["metadata"]["namespace"] = namespace
     return Workload(namespace, main, release, tuple(owned), scaling, volumes.claims)
@@ -136,7 +136,7 @@ def _wants_set(plan: AttemptPlan) -> bool:
     return bool(plan.local_queue) or len({each.node_name for each in plan.replicas}) > 1
 
 
-def _queued(plan: AttemptPlan) -> dict[str, str]:
+def queue_labels(plan: AttemptPlan) -> dict[str, str]:
     """Return the labels by which Kueue takes a workload up."""
     labels = {QUEUE: plan.local_queue}
     if plan.priority_class:

@@ -1,8 +1,9 @@
 """HTTP of what is known of a cluster's parts: health, add-ons, keys of its metrics."""
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.clusters import service
@@ -16,7 +17,7 @@ from gpuplane.domains.clusters.schemas import (
     ClusterKeyOut,
     ClusterKeysOut,
 )
-from gpuplane.domains.clusters.service import AddonStatus, ClusterKey
+from gpuplane.domains.clusters.service import AddonStatus, ClusterKey, HealthKind
 from gpuplane.kit.access import Permission, requires
 from gpuplane.kit.bodies import Done
 
@@ -25,13 +26,19 @@ router = APIRouter()
 
 @router.get("/clusters/{cluster}/health")
 @requires(Permission.CLUSTER_READ)
-async def get_health(call: CallDep, cluster: ClusterName) -> ClusterHealthOut:
+async def get_health(
+    call: CallDep,
+    cluster: ClusterName,
+    check: Annotated[
+        list[HealthKind] | None, Query(max_length=20, description="Only these; again for each.")
+    ] = None,
+) -> ClusterHealthOut:
     """Return what the last checks of a cluster found, by kind."""
     found = await call.read(lambda s: visible(s, call, cluster))
     return ClusterHealthOut(
         cluster_id=found.id,
         state=str(found.state),
-        checks=[health_body(check) for check in found.health],
+        checks=[health_body(each) for each in found.health if not check or each.kind in check],
     )
 
 

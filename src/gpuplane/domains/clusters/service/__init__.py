@@ -2,7 +2,6 @@
 
 from gpuplane.domains.clusters.rules import (
     DEFAULT_CONTACT_POLICY,
-    HEALTH_KINDS,
     HELD_STATES,
     AddonStatus,
     Cluster,
@@ -12,6 +11,7 @@ from gpuplane.domains.clusters.rules import (
     ContactPolicy,
     Credential,
     HealthCheck,
+    HealthKind,
     MaintenanceWindow,
     Platform,
     PreemptionPolicy,
@@ -93,7 +93,6 @@ __all__ = [
     "ADOPT_STEPS",
     "DEFAULT_CONTACT_POLICY",
     "DELETE_STEPS",
-    "HEALTH_KINDS",
     "HELD_STATES",
     "KUBERNETES",
     "REGISTER_STEPS",
@@ -107,6 +106,7 @@ __all__ = [
     "CountReservations",
     "Credential",
     "HealthCheck",
+    "HealthKind",
     "MaintenanceWindow",
     "Platform",
     "PreemptionPolicy",

@@ -9,6 +9,7 @@ from gpuplane.core.amounts import MIB_PER_GIB, MS_PER_S
 from gpuplane.core.prediction.durations import Basis
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
+from gpuplane.domains.jobs.endpoints.charts import refuse_unfit_chart
 from gpuplane.domains.jobs.endpoints.expecting import (
     change_body,
     expected_sentences,
@@ -123,6 +124,7 @@ async def estimate_job(call: CallDep, body: JobIn) -> EstimateOut:
     """Say where, when and for how much a job would run, and what would be cheaper."""
     now = call.now
     submission = await call.read(lambda s: checked_submission(s, call, body))
+    await refuse_unfit_chart(call, submission)
     outlook = await service.planner_of(call.ports).outlook_of(submission)
     found = await call.read(lambda s: service.estimate(s, submission, outlook, now))
     start = outlook.earliest_start

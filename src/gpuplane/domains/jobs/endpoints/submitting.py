@@ -10,11 +10,12 @@ from fastapi import APIRouter, Query
 
 from gpuplane.core.ids import ProjectId, TenantId
 from gpuplane.core.lifecycle.jobs import JobStatus
-from gpuplane.core.workloads import JobSpec, JobType, Priority, SourceType
+from gpuplane.core.workloads import DeploymentType, JobSpec, JobType, Priority, SourceType
 from gpuplane.db import ReadSession, WriteSession
 from gpuplane.db.calls import Call, CallDep, answered
 from gpuplane.db.units import Gathered
 from gpuplane.domains.jobs import service
+from gpuplane.domains.jobs.endpoints.charts import refuse_unfit_chart
 from gpuplane.domains.jobs.endpoints.shaping import job_body, job_row
 from gpuplane.domains.jobs.errors import BadJob
 from gpuplane.domains.jobs.schemas import (
@@ -47,10 +48,13 @@ Word = Annotated[str | None, Query(max_length=253)]
 async def submit_job(call: CallDep, body: JobIn) -> JobOut:
     """Submit a job, or an array of jobs; an array is answered by its first job with all ids."""
     spec = spec_of(body)
-    if body.when_exceeded is WhenExceeded.REFUSE:
+    refuses = body.when_exceeded is WhenExceeded.REFUSE
+    if refuses or spec.deployment_type is DeploymentType.HELM:
         submission = await call.read(lambda s: checked_submission(s, call, body, spec))
-        outlook = await service.planner_of(call.ports).outlook_of(submission)
-        service.refuse_over_quota(outlook)
+        await refuse_unfit_chart(call, submission)
+        if refuses:
+            outlook = await service.planner_of(call.ports).outlook_of(submission)
+            service.refuse_over_quota(outlook)
     return await call.write_gathered(SUBMIT, _Entry(call, body, spec))
 
 

@@ -176,6 +176,7 @@ from gpuplane.domains.jobs.service.planning import (
     Surroundings,
     load_offer_plans,
     load_plans,
+    load_trial,
     store_manifests,
 )
 from gpuplane.domains.jobs.service.quotas import (
@@ -218,6 +219,7 @@ from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import (
     SubmitLimits,
     Submitted,
+    check_chart,
     draft_job,
     find_of_source,
     find_submitted,
@@ -296,6 +298,7 @@ __all__ = [
     "cancel_in_array",
     "change_priority",
     "check",
+    "check_chart",
     "check_submission",
     "choose_project",
     "clear_reserved",
@@ -373,6 +376,7 @@ __all__ = [
     "load_running",
     "load_scale_plans",
     "load_timeline",
+    "load_trial",
     "load_visible_jobs",
     "look_at",
     "look_at_gates",

@@ -107,12 +107,6 @@ def _check_release(candidates: Sequence[Cluster], *, is_named: bool) -> None:
             field="cluster",
             fix=f"Clusters that can: {names}.",
         )
-    if able[0].config.get("admission") == "kueue":
-        raise NotPartOfProduct(
-            f"{able[0].name} admits by Kueue, where each object of a chart would wait by itself.",
-            field="deployment_type",
-            fix="Name a cluster with embedded admission, or run a container with docker.",
-        )
 
 
 def _check_backend(spec: JobSpec, candidates: Sequence[Cluster]) -> None:

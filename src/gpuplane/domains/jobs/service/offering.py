@@ -14,6 +14,7 @@ from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.quota.specs import FlavorResource
 from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import DeploymentType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import jobs as repository
@@ -231,8 +232,13 @@ def note_admission(
     }
     if cluster_queue:
         changes["cluster_queue"] = cluster_queue
-    offers_repository.update_offers(session, [attempt_id], changes)
     job = repository.find_job(session, found.job_id)
+    is_chart = job is not None and job.spec.deployment_type is DeploymentType.HELM
+    if is_chart and admitted_at not in (None, found.admitted_at):
+        # A chart is installed once it may run: its backend is asked again.
+        changes["ensured_at"] = None
+        session.wake("dispatcher")
+    offers_repository.update_offers(session, [attempt_id], changes)
     if job is not None:
         repository.note_reasons(
             session,

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid5
 
 from gpuplane.backends.interface import AttemptPlan, AttemptRef, ReplicaPlan
-from gpuplane.core.ids import ClusterId, GpuId, ReplicaId
+from gpuplane.core.ids import AttemptId, ClusterId, GpuId, JobId, ReplicaId
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.workloads import NetworkMode
 from gpuplane.db.sessions import ReadSession, WriteSession
@@ -18,13 +18,19 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.scaling import find_bounds, list_staying
+from gpuplane.domains.jobs.service.submission import Submission
+from gpuplane.domains.jobs.service.submitting import blank_job
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.service import Seen
+from gpuplane.kit.ids import new_id
 from gpuplane.kube.nodefacts import LEVEL_LABELS
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Written by GPU feature discovery; flavors of Kueue tell nodes apart by it."""
+
+TRIAL_QUEUE = "trial"
+"""The LocalQueue of what is only tried: that there is one matters, and not its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,33 @@ def _environment(job: Job, ref: AttemptRef, around: Surroundings) -> dict[str, s
     if job.spec.execution.seed is not None:
         env["GPUPLANE_SEED"] = str(job.spec.execution.seed)
     return env
+
+
+def load_trial(
+    session: ReadSession, submission: Submission, workspaces: str, now: int
+) -> tuple[ClusterId, AttemptPlan] | None:
+    """Return where a job would run that names its cluster, and as what; nothing is stored."""
+    cluster = clusters.find_cluster(session, submission.cluster or "")
+    if cluster is None:
+        return None
+    job = blank_job(submission, cluster, JobId(new_id()), now)
+    tenant = identity.tenants_by_ids(session, {job.tenant_id}).get(job.tenant_id)
+    project = identity.projects_by_ids(session, {job.project_id}).get(job.project_id)
+    attempt_id = AttemptId(new_id())
+    plan = _plan_of(
+        job,
+        AttemptRef(attempt_id, 1),
+        tuple(
+            ReplicaPlan(ReplicaId(uuid5(attempt_id, str(rank))), rank, "")
+            for rank in range(job.spec.replicas.count)
+        ),
+        tenant.name if tenant else str(job.tenant_id),
+        project.name if project else str(job.project_id),
+        Surroundings("", workspaces, ""),
+    )
+    if queues.admits_itself(cluster):
+        plan = replace(plan, local_queue=TRIAL_QUEUE)
+    return cluster.id, plan
 
 
 def store_manifests(

@@ -44,6 +44,7 @@ class SubmitLimits:
             process does not know them, and the start alone refuses others.
         has_helm: Whether this server can install charts at all.
         has_chart: Whether a chart of a name and version is in this server's own folder.
+        chart_check_s: How long a submit waits for its chart to be rendered; 0 checks at the start.
     """
 
     unfinished_per_tenant: int = 100_000
@@ -51,6 +52,7 @@ class SubmitLimits:
     chart_sources: tuple[str, ...] | None = None
     has_helm: bool = True
     has_chart: Callable[[str, str], bool] = lambda _name, _version: True
+    chart_check_s: float = 0.0
     _left: dict[TenantId, int] = field(default_factory=dict)
 
     def take(self, session: ReadSession, tenant_id: TenantId, size: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rig.api import Object
 from rig.binaries import JOBSET, Binaries, Build, find_binaries
-from rig.clusters import Cluster
+from rig.clusters import LEASE_S, Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
 from rig.processes import RigFailed, is_alive
@@ -40,6 +40,8 @@ class RigPlan:
         process_nodes: Nodes of each cluster whose pods are processes of this machine.
         kueue: Whether each cluster has a Kueue.
         jobset: Whether each cluster has a JobSet controller.
+        lease_s: How long the lease of a fake node holds. With a thousand of them, renewals are
+            100 writes a second, most of what a small machine does.
     """
 
     workers: int = 0
@@ -47,6 +49,7 @@ class RigPlan:
     process_nodes: Sequence[tuple[str, int]] = DEFAULT_PROCESS_NODES
     kueue: bool = True
     jobset: bool = False
+    lease_s: int = LEASE_S
 
     @property
     def more(self) -> tuple[Build, ...]:
@@ -81,6 +84,7 @@ class Rig:
                     binaries,
                     kueue=self.plan.kueue,
                     jobset=self.plan.jobset,
+                    lease_s=self.plan.lease_s,
                 )
                 self.clusters[name] = cluster
                 cluster.start(announce)

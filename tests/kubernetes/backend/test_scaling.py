@@ -79,13 +79,14 @@ class Service:
         """Return the job once it has so many replicas and all are ready."""
 
         def has(job: dict[str, Any]) -> bool:
-            there = len(job["current_attempt"]["replicas"])
+            there = len((job["current_attempt"] or {"replicas": ()})["replicas"])
             return (there, job["replicas_ready"], job["replicas_wanted"]) == (count, count, count)
 
         return await self.until(f"{count} replicas", has)
 
 
-async def _held(it: Inside) -> set[str]:
+async def held_gpus(it: Inside) -> set[str]:
+    """Return the GPUs that the books give to somebody."""
     rows = await it.control.database.read(placements.list_open)
     return {row.gpu_id for row in rows if row.gpu_id is not None}
 
@@ -116,14 +117,14 @@ async def test_a_service_follows_what_its_cluster_scales_it_to(
             pods = await service.pods()
             assert sorted(each["metadata"]["labels"][names.RANK] for each in pods) == ["0", "1"]
             told = {each["metadata"]["annotations"][names.GPU_IDS] for each in pods}
-            assert told == await _held(it)
+            assert told == await held_gpus(it)
             assert len(told) == 2
             assert it.faults() == []
 
             await service.ask_cluster(1)
             job = await service.until_has(1)
             assert (job["status"], job["attempt_count"]) == ("running", 1)
-            assert len(await _held(it)) == 1
+            assert len(await held_gpus(it)) == 1
 
             name = scaler["metadata"]["name"]
             await client.delete(HORIZONTAL_POD_AUTOSCALER, name, NAMESPACE)
@@ -131,7 +132,7 @@ async def test_a_service_follows_what_its_cluster_scales_it_to(
             assert (status, scaled["replicas_wanted"]) == (200, 0)
             job = await service.until_has(0)
             assert job["status"] == "running"
-            assert await _held(it) == set()
+            assert await held_gpus(it) == set()
             assert it.faults() == []
         await service.ask_cluster(2)  # while no control plane runs
         async with inside(tmp_path) as it:
@@ -141,6 +142,6 @@ async def test_a_service_follows_what_its_cluster_scales_it_to(
             assert it.faults() == []
             assert (await it.client.delete(f"/jobs/{service.job}")).is_success
             assert await it.wait_for(service.job, "cancelled", "failed") == "cancelled"
-            assert await _held(it) == set()
+            assert await held_gpus(it) == set()
             assert it.faults() == []
             assert await client.list(DEPLOYMENT, NAMESPACE, {names.JOB_ID: service.job}) == []

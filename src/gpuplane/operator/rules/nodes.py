@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gpuplane.operator.names import COUNT_LABELS, MEMORY_LABEL, RESOURCES, Vendor
 from gpuplane.operator.rules.seen import Node, Workload
@@ -35,8 +36,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Detected:
+class Detected(NamedTuple):
     """The GPUs of one vendor on a node.
 
     Attributes:
@@ -50,8 +50,7 @@ class Detected:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A node that can take the workload.
 
     Attributes:

@@ -32,6 +32,8 @@ class OfferStanding:
         retry_at: When to ask again, None where time alone opens nothing.
         priority_class: Its class.
         priority: Its priority with boosts, on the scale of the classes' values.
+        in_line_since: Its age in line where it was taken off its devices since, None where its
+            cluster knows its age.
     """
 
     may_start: bool
@@ -39,6 +41,7 @@ class OfferStanding:
     retry_at: int | None
     priority_class: Priority
     priority: int
+    in_line_since: int | None = None
 
 
 def load_offer_standings(
@@ -102,6 +105,7 @@ def _standing_of(job: Job, told: tuple[str, int | None] | None, priority: int) -
         None if told is None else told[1],
         job.spec.priority,
         priority,
+        job.in_line_since,
     )
 
 

@@ -34,6 +34,8 @@ from rig.rigs import RigPlan, running_rig
 ROOT = Path(__file__).parents[1]
 Popen = subprocess.Popen[bytes]
 NAMESPACE_NAME = "bench-operator"
+LEASE_S = 400
+"""Of the fake nodes: their renewals are no work of the operator's."""
 AT_ONCE = 16
 DEADLINE_S = 1_500
 MEMORY_MB = 150.0
@@ -71,16 +73,18 @@ async def make_workloads(client: KubeClient, names: list[str]) -> None:
     await asyncio.gather(*(make(name) for name in names))
 
 
-async def wait_placed(client: KubeClient, count: int) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+async def wait_placed(client: KubeClient, count: int, seconds: float) -> int:
+    """Return how many of all workloads were placed within so long."""
+    placed = 0
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = await client.list(GPU_WORKLOAD, NAMESPACE_NAME)
         placed = sum(bool((each.get("status") or {}).get("jobName")) for each in found)
         print(f"  {placed} of {count} placed", flush=True)
         if placed == count:
-            return
+            break
         await asyncio.sleep(20)
-    raise SystemExit(f"not all of {count} workloads were placed in {DEADLINE_S} s")
+    return placed
 
 
 async def time_to_scheduled(client: KubeClient, name: str) -> float:
@@ -119,7 +123,9 @@ def start_operator(kubeconfig: Path, models: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "gpuplane", "operator", *options])
 
 
-async def measure(connection: Connection, start: Callable[[], Popen], count: int) -> None:
+async def measure(
+    connection: Connection, start: Callable[[], Popen], count: int, seconds: float
+) -> None:
     async with KubeClient(connection) as client:
         await make_world(client)
         nodes = len(await client.list(NODE))
@@ -131,9 +137,12 @@ async def measure(connection: Connection, start: Callable[[], Popen], count: int
             print_figure("create to Scheduled", empty, "s", Limit("at most", SCHEDULED_S))
             before = cpu_s(process.pid)
             await make_workloads(client, [f"w-{i}" for i in range(count)])
-            await wait_placed(client, count + 1 + TRIES)
+            began = time.monotonic()
+            placed = await wait_placed(client, count + 1 + TRIES, seconds) - 1 - TRIES
             used = cpu_s(process.pid) - before
-            print_figure("processor time a workload", [used / count * 1000], "ms")
+            waited_s = time.monotonic() - began
+            print(f"{placed} of {count} were placed {waited_s:.0f} s after the last was made")
+            print_figure("processor time a workload placed", [used / max(1, placed) * 1000], "ms")
             full = [await time_to_scheduled(client, f"late-{i}") for i in range(TRIES)]
             print(f"{nodes} nodes, {count} workloads there")
             print_figure("create to Scheduled", full, "s", Limit("at most", SCHEDULED_S))
@@ -149,16 +158,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--workloads", type=int, default=5_000)
+    parser.add_argument("--seconds", type=float, default=DEADLINE_S, help="for placing them")
     options = parser.parse_args()
     print_machine()
-    plan = RigPlan(nodes=[("h100", options.nodes)], process_nodes=[], kueue=False)
+    plan = RigPlan(nodes=[("h100", options.nodes)], process_nodes=[], kueue=False, lease_s=LEASE_S)
     with running_rig(plan) as rig, tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models.yaml")
         models.write_text("held: {image: registry.example/held:1, command: [sleep, '86400']}\n")
         kubeconfig = rig.manager.kubeconfig
         connection = read_kubeconfig(kubeconfig.read_text())
         start = partial(start_operator, kubeconfig, models)
-        asyncio.run(measure(connection, start, options.workloads))
+        asyncio.run(measure(connection, start, options.workloads, options.seconds))
 
 
 if __name__ == "__main__":

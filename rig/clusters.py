@@ -39,6 +39,13 @@ PARTS = (
     "kueue",
 )
 STAGES = Path(__file__).parent / "stages.yaml"
+CALLS_A_SECOND = 300
+"""Of the controllers and of the scheduler, as Kueue has them here. By default the controllers make
+20, which is four Jobs a second, and what is tried here would wait for them."""
+LEASE_S = 40
+"""How long the lease of a fake node holds; it is renewed after a quarter of that. Controllers take
+a node for dead whose lease is older by `GRACE_S`."""
+GRACE_S = 10
 PROJECT = Path(__file__).parents[1]
 
 
@@ -77,6 +84,7 @@ class Cluster:
         kueue: bool,
         jobset: bool = False,
         keda: bool = False,
+        lease_s: int = LEASE_S,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -86,6 +94,7 @@ class Cluster:
         self._with_kueue = kueue
         self._with_jobset = jobset
         self._with_keda = keda
+        self._lease_s = lease_s
         self._logs = folder / "logs"
         self._certificates = folder / "certificates"
         for made in (folder, self._logs, self._certificates, folder / "pods"):
@@ -227,10 +236,12 @@ class Cluster:
         """Return what needs the API server and nothing of each other."""
         reach = f"--kubeconfig={self.kubeconfig}"
         quiet = ["--leader-elect=false", "--profiling=false", "--authentication-skip-lookup=true"]
+        quiet += [f"--kube-api-qps={CALLS_A_SECOND}", f"--kube-api-burst={2 * CALLS_A_SECOND}"]
         controllers = [
             reach,
             *quiet,
             "--secure-port=0",
+            f"--node-monitor-grace-period={self._lease_s + GRACE_S}s",
             f"--service-account-private-key-file={self._accounts.key}",
             f"--root-ca-file={self._authority.pair.certificate}",
             *_tls(self._authority.pair, "cluster-signing-cert-file", "cluster-signing-key-file"),
@@ -243,7 +254,7 @@ class Cluster:
             f"--server-address=127.0.0.1:{self.ports.kwok}",
             f"--node-port={self.ports.kwok}",
             "--node-ip=127.0.0.1",
-            "--node-lease-duration-seconds=40",
+            f"--node-lease-duration-seconds={self._lease_s}",
         ]
         return [
             self._part("kube-controller-manager", controllers, lambda: True),

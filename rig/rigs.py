@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rig.api import Object
 from rig.binaries import JOBSET, KEDA, Binaries, Build, Source, find_binaries
-from rig.clusters import Cluster
+from rig.clusters import LEASE_S, Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
 from rig.processes import RigFailed, is_alive
@@ -41,6 +41,8 @@ class RigPlan:
         kueue: Whether each cluster has a Kueue.
         jobset: Whether each cluster has a JobSet controller.
         keda: Whether each cluster knows KEDA's kinds; no operator follows them.
+        lease_s: How long the lease of a fake node holds. With a thousand of them, renewals are
+            100 writes a second, most of what a small machine does.
     """
 
     workers: int = 0
@@ -49,6 +51,7 @@ class RigPlan:
     kueue: bool = True
     jobset: bool = False
     keda: bool = False
+    lease_s: int = LEASE_S
 
     @property
     def more(self) -> tuple[Build | Source, ...]:
@@ -84,6 +87,7 @@ class Rig:
                     kueue=self.plan.kueue,
                     jobset=self.plan.jobset,
                     keda=self.plan.keda,
+                    lease_s=self.plan.lease_s,
                 )
                 self.clusters[name] = cluster
                 cluster.start(announce)

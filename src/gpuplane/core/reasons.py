@@ -33,6 +33,7 @@ class Word(StrEnum):
     NO_QUEUE = "NoQueue"
     OFFERED = "WaitingForAdmission"
     NOT_HANDED_OVER = "NotHandedOver"
+    WORKER_LOST = "WorkerLost"
     UNSCHEDULABLE = "Unschedulable"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.

@@ -216,6 +216,7 @@ def _kueue_loop(parts: Parts) -> KueueLoop:
         parts.leases,
         _boosts_of(parts.settings),
         lambda: parts.runner.wake(["kueue"]),
+        worker_lost_s=parts.settings.clusters.worker_lost_s,
     )
 
 

@@ -25,6 +25,13 @@ class ClusterSettings:
     breaker_open_s: float = setting(
         300.0, "seconds", "how long an open breaker lets nothing through", within=(1, 86_400)
     )
+    worker_lost_s: float = setting(
+        900.0,
+        "seconds",
+        "how long a worker of MultiKueue may be out of reach before what it cannot have started is "
+        "offered anew; as Kueue's workerLostTimeout",
+        within=(1, 86_400),
+    )
     helm: str = setting(
         "", "path or name of the binary",
         "what installs add-ons and charts of jobs; without it none is installed",

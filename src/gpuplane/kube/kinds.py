@@ -139,6 +139,22 @@ MUTATING_WEBHOOK = _wide(
         "MutatingWebhookConfiguration",
     )
 )
+VALIDATING_POLICY = _wide(
+    Kind(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+    )
+)
+VALIDATING_POLICY_BINDING = _wide(
+    Kind(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+    )
+)
 RESOURCE_FLAVOR = _wide(_kueue("resourceflavors", "ResourceFlavor"))
 CLUSTER_QUEUE = _wide(_kueue("clusterqueues", "ClusterQueue"))
 LOCAL_QUEUE = _kueue("localqueues", "LocalQueue")

@@ -110,6 +110,14 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     ),
     Right(kinds.MULTIKUEUE_CLUSTER, (*READ, *WRITE), "workers are known", is_required=False),
     Right(kinds.MULTIKUEUE_CONFIG, (*READ, *WRITE), "workers are known", is_required=False),
+    Right(
+        kinds.VALIDATING_POLICY, ("get", *WRITE), "logs of dispatched work are kept",
+        is_required=False,
+    ),
+    Right(
+        kinds.VALIDATING_POLICY_BINDING, ("get", *WRITE), "logs of dispatched work are kept",
+        is_required=False,
+    ),
     Right(kinds.WORKLOAD, (*READ, "patch"), "admission is seen", is_required=False),
     Right(
         kinds.JOB, ("patch",), "the quota of a chart is given back with its pods", "status",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, SECRET
+from gpuplane.kube.kueue.keeping import keeping_objects
 from gpuplane.kube.kueue.multikueue import (
     NAMESPACE,
     TOKEN_SECRET,
@@ -42,9 +43,9 @@ async def test_credentials_of_former_workers_go_first_also_those_an_interruption
 async def test_nothing_of_the_account_of_managers_stays_on_a_worker_that_is_dropped(
     client: KubeClient, stored: Stored
 ) -> None:
-    for each in worker_objects():
+    for each in (*worker_objects(), *keeping_objects()):
         await client.apply(each)
-    assert len(stored.objects) == 4
+    assert len(stored.objects) == 6
     await revoke(client)
     assert stored.objects == {}
     await revoke(client)

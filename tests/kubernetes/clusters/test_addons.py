@@ -81,6 +81,7 @@ async def test_a_chart_that_cannot_be_had_is_told_by_name_and_no_try_is_wasted_o
     assert status.state == "failed"
     assert "cannot be had" in status.message
     assert nfd.chart in status.message
+    assert f"{nfd.chart_name}-{nfd.version}.tgz into the folder of" in status.message
     assert (await it.client.get("/clusters/east")).json()["state"] == "AVAILABLE"
 
 

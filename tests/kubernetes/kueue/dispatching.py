@@ -18,9 +18,11 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import read_kubeconfig
 from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, POD, SECRET, WORKLOAD
+from gpuplane.kube.kueue.keeping import keeping_objects
 from gpuplane.kube.kueue.states import WorkloadState, read_conditions, read_workload
 from tests.kubernetes.kueue.workers import JOB_SETS, add_worker
 from tests.kubernetes.kueue.worlds import KueueWorld, clean
+from tests.kubernetes.rigged import RunningCluster
 
 GPU = "nvidia.com/gpu"
 FLAVOR = "nvidia-h100-80gb"
@@ -115,6 +117,24 @@ async def serving(
         await client.close()
 
 
+@contextlib.asynccontextmanager
+async def near_of(
+    world: KueueWorld,
+    rig: RunningCluster,
+    second_rig: RunningCluster,
+    sealing: SealingKeys,
+    folder: Path,
+) -> AsyncIterator[Worker]:
+    """Have the rig's other cluster as a worker of the first."""
+    text = second_rig.kubeconfig.read_text()
+    async with (
+        dispatching_turn(rig.kubeconfig.parent),
+        serving(world, sealing, folder / "near", "near", text) as worker,
+    ):
+        yield worker
+        await disconnect(world, [worker])
+
+
 def gpu_groups(flavor: str, gpus: int) -> list[dict[str, Any]]:
     """Return the resource groups of a queue with so many GPUs."""
     quota = {"name": GPU, "nominalQuota": gpus}
@@ -160,8 +180,16 @@ async def dispatch_to(
     await world.until(are_connected, "the workers are connected", 120.0)
 
 
+async def keep_no_more(client: KubeClient) -> None:
+    """Let what is over go from a worker, whoever reads it."""
+    for each in reversed(keeping_objects()):
+        await client.delete(await client.kind_of(each), each["metadata"]["name"])
+
+
 async def disconnect(world: KueueWorld, workers: Sequence[Worker]) -> None:
-    """Take away how the manager knew the workers."""
+    """Take away how the manager knew the workers, and what keeps ended work there."""
+    for each in workers:
+        await keep_no_more(each.client)
     for number, each in enumerate(workers, 1):
         await world.client.delete(MULTIKUEUE_CLUSTER, f"w{number:02d}-{each.name}")
         await world.client.delete(SECRET, f"gpuplane-w{number:02d}-{each.name}", "kueue-system")

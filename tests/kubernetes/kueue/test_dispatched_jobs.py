@@ -15,11 +15,9 @@ from gpuplane.kube.kueue.names import WorkloadCondition
 from tests.kubernetes.kueue.dispatching import (
     Worker,
     command,
-    disconnect,
     dispatch,
-    dispatching_turn,
+    near_of,
     nobody_looking,
-    serving,
     workloads_of,
 )
 from tests.kubernetes.kueue.worlds import KueueWorld
@@ -36,13 +34,8 @@ async def near(
     tmp_path: Path,
 ) -> AsyncIterator[Worker]:
     """The rig's other cluster as a worker of the first."""
-    text = second_rig.kubeconfig.read_text()
-    async with (
-        dispatching_turn(rig.kubeconfig.parent),
-        serving(world, sealing_keys, tmp_path / "near", "near", text) as worker,
-    ):
+    async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
         yield worker
-        await disconnect(world, [worker])
 
 
 async def replicas_of(world: KueueWorld, job_id: str) -> list[dict[str, Any]]:
@@ -173,7 +166,7 @@ async def test_a_queue_that_a_worker_does_not_have_from_here_takes_no_jobs(
     assert (await world.job(made["id"]))["reason"] == "NoQueue"
 
 
-async def test_what_ended_while_no_control_plane_looked_ran_once_and_tells_its_exit_code(
+async def test_what_ended_while_no_control_plane_looked_ran_once_and_tells_code_and_logs(
     world: KueueWorld,
     near: Worker,
     rig: RunningCluster,
@@ -183,7 +176,7 @@ async def test_what_ended_while_no_control_plane_looked_ran_once_and_tells_its_e
     texts = (rig.kubeconfig.read_text(), second_rig.kubeconfig.read_text())
     tenant, ran, go = await world.tenant("acme"), tmp_path / "ran", tmp_path / "go"
     await dispatch(world, [near], tenant, 1)
-    text = f"echo once >> {ran}; until [ -e {go} ]; do sleep 0.2; done; exit 7"
+    text = f"echo once >> {ran}; until [ -e {go} ]; do sleep 0.2; done; echo bye; exit 7"
     made = await world.submit(tenant, name="far", max_retries=0, **command(text))
 
     async def is_dispatched() -> bool:
@@ -197,16 +190,22 @@ async def test_what_ended_while_no_control_plane_looked_ran_once_and_tells_its_e
     async with nobody_looking(world, near, texts, tmp_path / "third"):
         go.touch()
 
-        async def has_gone() -> bool:
+        async def is_told() -> bool:
             found = await workloads_of(world.client, tenant)
-            finished = [each.find(WorkloadCondition.FINISHED) is not None for each in found]
-            return finished == [True] and not await near.client.list(JOB, f"tenant-{tenant}")
+            return [each.find(WorkloadCondition.FINISHED) is not None for each in found] == [True]
 
-        await wait_until_async(has_gone, "Kueue took it away", deadline_s=60, interval_s=0.3)
+        await wait_until_async(is_told, "its manager knows", deadline_s=60, interval_s=0.3)
     await world.until(lambda: world.has_status(made["id"], "failed"), "its end came back")
     job = await world.job(made["id"])
     assert (job["reason"], job["exit_code"]) == ("NonZeroExit", 7)
     assert ran.read_text() == "once\n"
+    logs = await world.ask("GET", f"/jobs/{made['id']}/logs")
+    assert logs["text"] == "bye\n"
+
+    async def is_gone() -> bool:
+        return not await near.client.list(JOB, f"tenant-{tenant}")
+
+    await world.until(is_gone, "Kueue takes it away once it was read")
     found = await world.ask("GET", f"/jobs/{made['id']}/attempts")
     assert len(found["items"]) == 1
     assert await world.server.database.read(jobs.check) == []

@@ -17,14 +17,16 @@ import msgspec
 from gpuplane.backends.interface import (
     AttemptPlan,
     AttemptRef,
+    BackendError,
     ReplicaObservation,
     Unavailable,
 )
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import ranks_of
-from gpuplane.backends.kubernetes.manifests.workloads import compute_workload
+from gpuplane.backends.kubernetes.manifests.workloads import Workload, compute_workload
 from gpuplane.backends.kubernetes.manifests.workspaces import load_workspace
+from gpuplane.backends.kubernetes.names import checkpoint_claim_name
 from gpuplane.backends.kubernetes.observing import Sight, compute_outcomes, observe_attempt
 from gpuplane.backends.kubernetes.records import (
     ACCEPTED,
@@ -37,9 +39,10 @@ from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.starting import make_owned
+from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import JOB
+from gpuplane.kube.kinds import JOB, PERSISTENT_VOLUME_CLAIM
 
 NOT_HERE_YET = "NotHereYet"
 
@@ -89,9 +92,47 @@ async def take(
     labels = {} if main is None else main["metadata"].get("labels") or {}
     if main is None or labels.get(names.ATTEMPT_ID) != str(plan.ref.attempt_id):
         raise Unavailable(NOT_HERE_YET, f"Job {name} was not dispatched here yet")
+    await _check_claims(client, plan, workload, main, served)
     await make_owned(client, plan, workload, secrets, cluster_id, main)
     failpoint("kubernetes.take.made")
     await records.change(plan.ref.attempt_id, lambda found: decide_start(found, plan.ref, now_ms()))
+
+
+async def _check_claims(
+    client: KubeClient,
+    plan: AttemptPlan,
+    workload: Workload,
+    main: Mapping[str, Any],
+    served: Served,
+) -> None:
+    """Refuse a Job whose volumes will never be here: its manager has written what it mounts.
+
+    Raises:
+        BackendError: With the field, the reason and what to do.
+    """
+    volumes = main["spec"]["template"]["spec"].get("volumes") or ()
+    claims = [each.get("persistentVolumeClaim") or {} for each in volumes]
+    made = {name for name, _ in workload.claims}
+    kept = checkpoint_claim_name(plan.job_id)
+    for name in sorted(each["claimName"] for each in claims if each):
+        has_class = name != kept or bool(served.default_class) or _has_asked_class(plan, served)
+        if name in made and has_class:
+            continue
+        if await client.find(PERSISTENT_VOLUME_CLAIM, name, workload.namespace) is not None:
+            continue
+        what = (
+            "spec.checkpoint: the cluster it was dispatched to has no StorageClass for it. Name "
+            "one of that cluster's, give the cluster a default one, or turn checkpoints off."
+            if name == kept
+            else f"spec.mounts: the cluster it was dispatched to has no claim {name}, which its "
+            "manager's settings name. Give both clusters the same volumes."
+        )
+        raise BackendError(Word.START_FAILED, what)
+
+
+def _has_asked_class(plan: AttemptPlan, served: Served) -> bool:
+    asked = plan.spec.checkpoint if plan.spec is not None else None
+    return asked is not None and asked.storage_class in served.storage_classes
 
 
 async def read_end(

@@ -31,7 +31,9 @@ from gpuplane.backends.kubernetes.standing import Step, plan_step, take_step
 from gpuplane.backends.kubernetes.sweeping import (
     UNUSED_SINCE,
     find_orphans,
+    find_unread,
     find_withdrawn,
+    is_kept,
     is_overdue,
     plan_claims,
 )
@@ -50,6 +52,7 @@ from gpuplane.kube.kinds import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
 )
+from gpuplane.kube.kueue.keeping import ARCHIVED
 
 log = logging.getLogger("gpuplane.kubernetes")
 
@@ -151,6 +154,8 @@ class Settler:
         for main in find_orphans(self._view.mains(), records, now, self._settings.orphan_s):
             log.warning("workload %s has no record and is deleted", main.metadata.name)
             await delete_main(self._client, main)
+        for main in find_unread(self._view.mains(), records, now, self._settings.orphan_s):
+            await self._let_go(main)
         for record in find_withdrawn(records.values(), now, self._settings.forgotten_s):
             with contextlib.suppress(BackendError):  # one that stays is swept another time
                 await self._forget(record.ref)
@@ -201,7 +206,7 @@ class Settler:
                 and pod.main is not None
                 and pod.main.state.running is not None
             )
-        if self._find_stray(attempt_id):
+        if self._find_stray(attempt_id) or self._is_read(attempt_id):
             return True
         return is_overdue(record, self._settings, now, has_workload=sight.main is not None)
 
@@ -215,6 +220,11 @@ class Settler:
             return []
         pods = self._view.pods(attempt_id)
         return [pod for pod in pods if not pod.is_over and not pod.metadata.deletion_timestamp]
+
+    def _is_read(self, attempt_id: AttemptId) -> bool:
+        """Return whether all was read of what was dispatched here, and its Job waits for that."""
+        record, main = self._view.record(attempt_id), self._view.main(attempt_id)
+        return record is not None and record.is_over and main is not None and is_kept(main)
 
     def _places(self, attempt_id: AttemptId) -> list[tuple[Pod, dict[str, Any]]]:
         """Return the patches of waiting pods that have a place now; none once it was evicted."""
@@ -260,6 +270,10 @@ class Settler:
                     await self._client.delete(POD, name, space, uid=pod.metadata.uid)
                 await self._save_logs(attempt_id)
                 await self._record_ends(attempt_id)
+                if self._is_read(attempt_id):
+                    main = self._view.main(attempt_id)
+                    assert main is not None
+                    await self._let_go(main)
                 await self._clean(attempt_id)
         except KubeError as error:
             log.info("attempt %s is settled later: %s", attempt_id, error)
@@ -327,6 +341,12 @@ class Settler:
         outcomes = compute_ends(sight, self._clock.now_ms()) if sight is not None else {}
         if outcomes:
             await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
+
+    async def _let_go(self, main: Main) -> None:
+        """Say on a Job that was dispatched here that its manager's Kueue may delete it."""
+        patch = {"metadata": {"uid": main.metadata.uid, "annotations": {ARCHIVED: "true"}}}
+        with contextlib.suppress(NotThere, Conflict):
+            await self._client.patch(JOB, main.metadata.name, patch, main.metadata.namespace)
 
     async def _clean(self, attempt_id: AttemptId) -> None:
         record, main = self._view.record(attempt_id), self._view.main(attempt_id)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import (
+    NOT_ADMITTING,
     NOT_DISPATCHING,
     AttemptPlan,
     BackendError,
@@ -54,6 +55,7 @@ from gpuplane.kube.errors import (
     Conflict,
     FieldConflict,
     Forbidden,
+    Invalid,
     KubeError,
     NotThere,
     ServerTrouble,
@@ -209,10 +211,12 @@ async def make(
     if plan.dispatches:
         # What it needs is made where it is dispatched to: here no pod of it ever runs.
         await name_manager(client, workload, plan.local_queue)
-        return await _apply(client, workload.main)
+        return await _apply_main(client, workload.main)
+    if is_by_pod(plan):
+        await require_admission(client, workload, plan.local_queue)
     await _make_claims(client, plan, workload, cluster_id)
     try:
-        main = await _apply(client, workload.main)
+        main = await _apply_main(client, workload.main)
         await _make_parts(client, plan, workload, secrets, cluster_id, main)
     except KubeError as error:
         if not isinstance(error, _LATER):
@@ -242,6 +246,29 @@ async def make_owned(
     """Make what a workload needs that somebody else has made, and what goes with it."""
     await _make_claims(client, plan, workload, cluster_id)
     await _make_parts(client, plan, workload, secrets, cluster_id, main)
+
+
+async def require_admission(client: KubeClient, workload: Workload, local_queue: str) -> None:
+    """See that Kueue would admit the pods of a Deployment: it is asked, and nothing is written.
+
+    Its webhook gives them the queue; where it does not look at Deployments they would all start.
+
+    Raises:
+        Unavailable: If it does not.
+        KubeError: What else the cluster refuses.
+    """
+    main = workload.main
+    metadata = {**main["metadata"], "labels": {**main["metadata"]["labels"], QUEUE: local_queue}}
+    try:
+        found = await client.create({**main, "metadata": metadata}, dry_run=True)
+    except AlreadyThere:
+        return  # it was asked before this was made
+    if QUEUE not in (found["spec"]["template"]["metadata"].get("labels") or {}):
+        raise Unavailable(
+            NOT_ADMITTING,
+            "Kueue there does not admit the pods of Deployments: `deployment` (before v0.15 also "
+            "`pod`) is missing among integrations.frameworks of its configuration.",
+        )
 
 
 async def name_manager(client: KubeClient, workload: Workload, local_queue: str) -> None:
@@ -300,6 +327,22 @@ async def _make_parts(
         with contextlib.suppress(AlreadyThere):
             await client.create(owned_by(secret, main))
     await asyncio.gather(*(_apply(client, owned_by(dict(each), main)) for each in workload.owned))
+
+
+async def _apply_main(client: KubeClient, main: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a workload; one that was made before is taken as it is where it cannot be changed.
+
+    A control plane that died may have had another address or version: its pods would differ.
+    """
+    try:
+        return await _apply(client, main)
+    except Invalid:
+        metadata = main["metadata"]
+        found = await client.find(kind_named(main["kind"]), metadata["name"], metadata["namespace"])
+        labels = {} if found is None else found["metadata"].get("labels") or {}
+        if found is None or labels.get(names.ATTEMPT_ID) != metadata["labels"][names.ATTEMPT_ID]:
+            raise
+        return found
 
 
 async def _apply(client: KubeClient, obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, instant_ms
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
+from gpuplane.kube.kueue.keeping import ARCHIVED
 
 UNUSED_SINCE = f"{names.PREFIX}unused-since"
 """Annotation of a claim: since when no attempt of its job needs it, ms since the epoch."""
@@ -74,17 +75,42 @@ def find_orphans(
     mains: Iterable[Main], records: Mapping[AttemptId, Record], now: int, orphan_s: int
 ) -> list[Main]:
     """Return the workloads that no record knows, too old to be a start that is under way."""
+    found = [
+        main
+        for main in _list_unknown(mains, records, now, orphan_s)
+        # Its manager's Kueue takes it away, and would make it again.
+        if names.DISPATCHED not in main.metadata.labels
+    ]
+    return sorted(found, key=lambda main: (main.metadata.namespace, main.metadata.name))
+
+
+def find_unread(
+    mains: Iterable[Main], records: Mapping[AttemptId, Record], now: int, orphan_s: int
+) -> list[Main]:
+    """Return what was dispatched here, is over, and is kept for readers that never come."""
+    return [main for main in _list_unknown(mains, records, now, orphan_s) if is_kept(main)]
+
+
+def is_kept(main: Main) -> bool:
+    """Return whether a Job that was dispatched here is over and waits to be read."""
+    if names.DISPATCHED not in main.metadata.labels or ARCHIVED in main.metadata.annotations:
+        return False
+    told = main.status.conditions
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in told)
+
+
+def _list_unknown(
+    mains: Iterable[Main], records: Mapping[AttemptId, Record], now: int, orphan_s: int
+) -> list[Main]:
     found = []
     for main in mains:
         attempt_id = names.find_id(main.metadata.labels, names.ATTEMPT_ID)
         made = instant_ms(main.metadata.creation_timestamp)
         if attempt_id is None or made is None or now - made < orphan_s * 1000:
             continue
-        if names.DISPATCHED in main.metadata.labels:
-            continue  # its manager's Kueue takes it away, and would make it again
         if AttemptId(attempt_id) not in records:
             found.append(main)
-    return sorted(found, key=lambda main: (main.metadata.namespace, main.metadata.name))
+    return found
 
 
 def find_withdrawn(records: Iterable[Record], now: int, forgotten_s: int) -> list[Record]:

@@ -385,11 +385,13 @@ def remove(
     plan = client.get(_path(cluster, "deletion-plan"))
     for job in plan["jobs"]:
         end = _parting(job, wait_s, force=force)
-        lost = f", {job['lost_s']} s of its work are lost" if force and job["lost_s"] else ""
+        lost_s = job["lost_s"] if force else 0
+        lost = f", {duration_text(lost_s)} of its work are lost" if lost_s else ""
         click.echo(f"{job['name']} ({job['job_type']}, {job['status']}): {end}{lost}", err=True)
     count = len(plan["jobs"])
     if force and count:
-        click.echo(f"{plan['lost_s']} s of work of {count} jobs are lost.", err=True)
+        of = "1 job" if count == 1 else f"{count} jobs"
+        click.echo(f"{duration_text(plan['lost_s'])} of work of {of} are lost.", err=True)
     if not yes:
         click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
     made = client.delete(

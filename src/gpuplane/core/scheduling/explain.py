@@ -36,7 +36,10 @@ _SENTENCES: dict[Word, tuple[str, str]] = {
     Word.RDMA: ("no node left is on the RDMA fabric", "Ask for another fabric, or for none."),
     Word.NODE_TOO_SMALL: (
         "no node left is large enough even when it is empty",
-        "Ask for less per replica, or use more replicas.",
+        (
+            "Ask for less per replica, or use more replicas; GPUs that are down, or that pods of "
+            "others have, do not count (gpuplane fleet)."
+        ),
     ),
     Word.MIG_UNAVAILABLE: (
         "no free instance of the MIG profile is left",

@@ -101,6 +101,8 @@ class JobRow(Base):
     actual_start: Mapped[int | None]
     actual_end: Mapped[int | None]
     queued_at: Mapped[int | None]
+    in_line_since: Mapped[int | None]
+    """Where that is before `queued_at`: it was preempted, or moved, since."""
     admitted_at: Mapped[int | None]
     estimated_cost_micro: Mapped[int | None]
     actual_cost_micro: Mapped[int | None]

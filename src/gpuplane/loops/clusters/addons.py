@@ -52,6 +52,7 @@ GIVES_UP_AT_ONCE = frozenset(
 """What another try does not mend."""
 HELM_S = 600.0
 NFD_TRIES = 2
+CHARTS = "GPUPLANE_CLUSTERS_CHARTS"
 KEY_SECRET = "gpuplane-metrics-key"
 HANDED_OVER_BY = "system"
 """Who issues the key that a cluster's Prometheus has; others are people's."""
@@ -254,7 +255,7 @@ def chart_of(addon: Addon, folder: str) -> Chart:
         raise HelmError(
             "ChartNotAvailable",
             f"{addon.chart} is in no repository; put {addon.chart_name}-{addon.version}.tgz into "
-            "the folder of GPUPLANE_CLUSTERS_CHARTS.",
+            f"the folder of {CHARTS}.",
         )
     return Chart(addon.chart, addon.version, addon.repo or None)
 
@@ -397,7 +398,9 @@ async def _adopted(tools: ClusterTools, cluster: Cluster) -> frozenset[str]:
 
 def _told(addon: Addon, error: HelmError) -> str:
     if error.reason == "ChartNotAvailable":
-        return f"The chart {addon.chart} {addon.version} cannot be had: {error.message}"
+        file = f"{addon.chart_name}-{addon.version}.tgz"
+        fix = "" if CHARTS in error.message else f" Or put {file} into the folder of {CHARTS}."
+        return f"The chart {addon.chart} {addon.version} cannot be had: {error.message}{fix}"
     return f"{error.reason}: {error.message}"
 
 

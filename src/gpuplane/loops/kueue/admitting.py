@@ -27,7 +27,7 @@ from gpuplane.kube.kueue.names import (
 )
 from gpuplane.kube.kueue.states import Told
 from gpuplane.loops.kueue.replicas import group_pods, read_one, read_pods, take_in_replicas
-from gpuplane.loops.kueue.workloads import Followed
+from gpuplane.loops.kueue.workloads import AGE_MARK, Followed
 
 log = logging.getLogger("gpuplane.kueue")
 
@@ -35,6 +35,10 @@ RETRY_S = 60
 """When a held workload is tried again where no instant is known."""
 MAX_RETRY_S = 3_600
 MAX_MESSAGE = 1_000
+AGE_MS = 2_000
+"""Ages that differ by less are the same: Kubernetes tells whole seconds."""
+BY_CHECK = "AdmissionCheck"
+"""The reason of Kueue's Evicted condition whose instant is the age of what waits."""
 DELETED = "Its Workload was deleted on the cluster by somebody else; it is not started again."
 Reread = Callable[[Followed], Awaitable[Followed | None]]
 
@@ -105,7 +109,8 @@ async def take_in(
             found = await _find_taken_back(found, reread)
             if found is None:
                 continue
-        told_of = found.state.conditions[str(WorkloadCondition.EVICTED)]
+        told_of = found.eviction
+        assert told_of is not None, "either way of getting here asks for it"
         news += await database.write(
             "jobs.note_evicted",
             partial(
@@ -151,7 +156,7 @@ async def _find_taken_back(found: Followed, reread: Reread) -> Followed | None:
 
 def _was_evicted(found: Followed) -> bool:
     is_over = found.state.find(WorkloadCondition.FINISHED) is not None
-    return str(WorkloadCondition.EVICTED) in found.state.conditions and not is_over
+    return found.eviction is not None and not is_over
 
 
 def _reason_of(told: Told) -> str:
@@ -163,9 +168,9 @@ def _reason_of(told: Told) -> str:
 
 def _has_run(found: Followed) -> bool:
     """Return whether a Workload was ever admitted, by what it says of itself."""
+    ends = (WorkloadCondition.ADMITTED, WorkloadCondition.FINISHED)
     told = found.state.conditions
-    ends = (WorkloadCondition.ADMITTED, WorkloadCondition.EVICTED, WorkloadCondition.FINISHED)
-    return any(str(kind) in told for kind in ends)
+    return found.eviction is not None or any(str(kind) in told for kind in ends)
 
 
 async def write_back(
@@ -186,13 +191,17 @@ async def write_back(
         settled: Attempts that were bound already.
         now: The instant.
     """
-    for each in seen:
+    found = list(seen)
+    behind = list_behind(found, standings)
+    for each in found:
         if each.state.find(WorkloadCondition.FINISHED) is not None:
             continue
         standing = None if each.attempt_id is None else standings.get(each.attempt_id)
+        waits_for_others = each.state.admitted_at is None and each.attempt_id in behind
         try:
-            if standing is not None:
+            if standing is not None and not waits_for_others:
                 await _give_priority(client, version, each, standing)
+                await _give_age(client, version, each, standing)
             await _give_hold(client, version, each, standing, settled, now)
         except (Conflict, NotThere):
             continue  # it moved on meanwhile: the next turn sees how
@@ -200,13 +209,29 @@ async def write_back(
             log.warning("workload %s was not written: %s", each.state.name, error)
 
 
+def list_behind(
+    seen: Iterable[Followed], standings: Mapping[AttemptId, OfferStanding]
+) -> set[AttemptId]:
+    """Return the services that have admitted pods of a lower class than they have now.
+
+    Those are raised first: a pod that waits would else take the place of one that runs.
+    """
+    return {
+        each.attempt_id
+        for each in seen
+        if each.attempt_id is not None and each.is_pod and each.state.admitted_at is not None
+        if (standing := standings.get(each.attempt_id)) is not None
+        and each.state.priority < standing.priority
+    }
+
+
 async def _give_priority(
     client: KubeClient, version: ApiVersion, each: Followed, standing: OfferStanding
 ) -> None:
     if each.state.priority == standing.priority:
         return
-    if each.is_pod and each.state.admitted_at is not None:
-        return  # those that wait are no better than those that run, and take nothing from them
+    if each.is_pod and each.state.priority > standing.priority:
+        return  # its Deployment makes pods of the class it began with: they would take its place
     if each.is_dispatched or each.state.nominated or each.state.cluster_name:
         return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]
@@ -226,6 +251,51 @@ async def _give_priority(
         "spec": {"priority": standing.priority},
     }
     await client.patch(WORKLOAD.at(str(version)), each.state.name, patch, each.state.namespace)
+
+
+async def _give_age(
+    client: KubeClient, version: ApiVersion, each: Followed, standing: OfferStanding
+) -> None:
+    """Give the new Workload of a job that was preempted the age at which it stood in line before.
+
+    Kueue keeps the Workload of what it preempts, and so its age. Here the next attempt has another
+    one, whose age can be told by when it was evicted (v0.15, GetQueueOrderTimestamp); Kueue takes
+    the condition back when it reserves quota.
+    """
+    if each.is_dispatched or each.state.find(WorkloadCondition.QUOTA_RESERVED) is not None:
+        return
+    if each.is_pod:
+        return  # one that was evicted is deleted, not made to wait
+    since, known = standing.in_line_since, find_age(each)
+    if since is None or known is None or known - since < AGE_MS:
+        return
+    kind = WORKLOAD.at(str(version))
+    found = await client.find(kind, each.state.name, each.state.namespace)
+    if found is None or found["metadata"].get("resourceVersion", "") != each.version:
+        return  # it moved on meanwhile: the next turn sees how
+    evicted = {
+        "type": str(WorkloadCondition.EVICTED),
+        "status": "True",
+        "reason": BY_CHECK,
+        "message": f"{AGE_MARK} {instant_text(since)}.",
+        "lastTransitionTime": instant_text(since),
+        "observedGeneration": found["metadata"].get("generation", 0),
+    }
+    told = (found.get("status") or {}).get("conditions") or ()
+    others = [one for one in told if one["type"] != evicted["type"]]
+    patch = {
+        "metadata": {"resourceVersion": each.version},
+        "status": {"conditions": [*others, evicted]},
+    }
+    await client.patch(kind, each.state.name, patch, each.state.namespace, subresource="status")
+
+
+def find_age(each: Followed) -> int | None:
+    """Return the instant by which Kueue orders a Workload that waits, ms since the epoch."""
+    evicted = each.state.find(WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.reason == BY_CHECK:
+        return evicted.at
+    return each.state.created_at
 
 
 async def _give_hold(

@@ -9,11 +9,13 @@ from functools import partial
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
 from gpuplane.kube.kueue.multikueue import cluster_of_worker
 from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.kube.kueue.states import WorkloadState
+from gpuplane.loops.kueue.admitting import instant_text
 from gpuplane.loops.kueue.workloads import Followed
 
 TAKEN_BACK = "Kueue took it back from the cluster that it was dispatched to."
@@ -71,6 +73,46 @@ async def follow_dispatches(
             partial(jobs.withdraw_offers, attempt_ids=away, message=TAKEN_BACK),
         )
     return news + len(away)
+
+
+async def follow_lost_workers(
+    database: Database, manager: Cluster, known: Iterable[Cluster], lost_s: float, now: int
+) -> int:
+    """Offer anew what a lost worker cannot start, and say of the rest why it waits for it.
+
+    Args:
+        database: Where offers are kept.
+        manager: The cluster whose Kueue dispatches.
+        known: Every cluster, as it stands.
+        lost_s: How long a worker may be out of reach.
+        now: The instant.
+
+    Returns:
+        How much was news.
+    """
+    lost = {each.id: why_waiting(each) for each in known if is_lost(each, lost_s, now)}
+    found = await database.read(lambda s: jobs.find_lost_work(s, manager.id, lost))
+    if not (found.to_move or found.words):
+        return 0
+    return await database.write(
+        "jobs.note_lost_work", lambda s: jobs.note_lost_work(s, manager.id, lost, now)
+    )
+
+
+def is_lost(worker: Cluster, lost_s: float, now: int) -> bool:
+    """Return whether a worker has been out of reach for longer than it may be."""
+    since = worker.not_available_since
+    return since is not None and now - since >= lost_s * 1000
+
+
+def why_waiting(worker: Cluster) -> str:
+    """Return why what may run on a lost worker is not started elsewhere."""
+    since = instant_text(worker.not_available_since or 0)
+    return (
+        f"It may run on {worker.name}, which cannot be reached since {since}. It is started "
+        f"elsewhere once {worker.name} answers, or was deleted: "
+        f"gpuplane clusters delete {worker.name} --force."
+    )
 
 
 async def _has_moved_on(database: Database, offer: Offer, state: WorkloadState, name: str) -> bool:

@@ -6,7 +6,7 @@ delays no other; what fails is said once and tried again in the next turn.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpuplane.backends.interface import ReachesKubernetes
@@ -26,7 +26,7 @@ from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
 from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
-from gpuplane.loops.kueue.dispatches import follow_dispatches
+from gpuplane.loops.kueue.dispatches import follow_dispatches, follow_lost_workers
 from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.nominating import Nominations
 from gpuplane.loops.kueue.syncing import sync
@@ -41,6 +41,8 @@ CLUSTER_S = 60.0
 """How long one turn may take with one cluster."""
 LOOK_S = 10.0
 """How long a turn waits for a cluster; one that is slower goes on while others have theirs."""
+WORKER_LOST_S = 900.0
+"""What MultiKueue waits for by itself (`workerLostTimeout`, kubernetes-sigs/kueue v0.15.0)."""
 SYNC_S = 5.0
 """How often queues are compared without being woken: each is one list of each kind."""
 
@@ -86,6 +88,7 @@ class KueueLoop:
         boosts: Boosts,
         wake: Callable[[], None],
         period_s: float = 2.0,
+        worker_lost_s: float = WORKER_LOST_S,
     ) -> None:
         """Make the loop.
 
@@ -97,8 +100,11 @@ class KueueLoop:
             boosts: What lifts a waiting job within its class.
             wake: Wakes this loop; called when a Workload changed.
             period_s: How often it looks without being woken.
+            worker_lost_s: How long a worker may be out of reach before what it cannot have started
+                is offered anew.
         """
         self.period_s = period_s
+        self._worker_lost_s = worker_lost_s
         self._database = database
         self._clock = clock
         self._backends = backends
@@ -124,7 +130,7 @@ class KueueLoop:
             admits_itself = queues.admits_itself(cluster)
             if admits_itself:
                 known = frozenset((*cluster.known_ids, *queues.manager_ids(cluster, found)))
-                works[cluster.id] = partial(self._look, cluster, backend.client, known)
+                works[cluster.id] = partial(self._look, cluster, backend.client, known, found)
             else:
                 works[cluster.id] = partial(self._leave, cluster, backend.client)
             if admits_itself:
@@ -141,14 +147,20 @@ class KueueLoop:
             await each.stop()
         self._following.clear()
 
-    async def _look(self, cluster: Cluster, client: KubeClient, known: frozenset[str]) -> None:
+    async def _look(
+        self,
+        cluster: Cluster,
+        client: KubeClient,
+        known: frozenset[str],
+        found: Sequence[Cluster],
+    ) -> None:
         following = self._following.get(cluster.id)
         try:
             async with asyncio.timeout(CLUSTER_S):
                 if following is None or following.client is not client:
                     following = await self._begin(cluster.id, client)
                 if following is not None:
-                    await self._turn(cluster, following, known)
+                    await self._turn(cluster, following, known, found)
                     following.trouble = ""
         except (KubeError, TimeoutError) as error:
             said = str(error) or f"It did not answer within {CLUSTER_S:g} s."
@@ -186,8 +198,14 @@ class KueueLoop:
         await following.workloads.wait_synced(CLUSTER_S / 2)
         return following
 
-    async def _turn(self, cluster: Cluster, following: _Following, known: frozenset[str]) -> None:
-        """Take one turn with a cluster; what carries one of the `known` ids is ours."""
+    async def _turn(
+        self,
+        cluster: Cluster,
+        following: _Following,
+        known: frozenset[str],
+        found: Sequence[Cluster],
+    ) -> None:
+        """Take one turn with a cluster of those found; what carries a `known` id is ours."""
         wanted = await self._database.read(lambda s: load_wanted(s, cluster))
         at, trouble = following.synced_at, None
         if wanted != following.declared or at is None or self._clock.monotonic() - at >= SYNC_S:
@@ -197,13 +215,13 @@ class KueueLoop:
                 following.synced_at = self._clock.monotonic()
             except KubeError as error:
                 trouble = error  # work there goes on: what it does is taken in all the same
-        found = following.workloads.items()
-        seen = [each for each in found if not each.is_foreign(known)]
+        seen = [each for each in following.workloads.items() if not each.is_foreign(known)]
         now = self._clock.now_ms()
         await take_in(self._database, cluster.id, seen, now, following.remembered, following.reread)
         workers = queues.dispatch_workers(cluster)
         if workers:
             await follow_dispatches(self._database, cluster.id, seen, now)
+            await follow_lost_workers(self._database, cluster, found, self._worker_lost_s, now)
         standings, settled = await load_standings(self._database, cluster.id, self._boosts, now)
         await write_back(following.client, following.version, seen, standings, settled, now)
         # Ours that may not start now is no worker's: what ran is not to start anew on another.

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuplane.core.runs.plans import Answer, Completed, Failed, Skipped, StepCall
+from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterRole
 from gpuplane.domains.queues import service as queues
@@ -15,8 +16,17 @@ from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
 from gpuplane.kube.errors import KubeError
-from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, SECRET, Kind
+from gpuplane.kube.kinds import (
+    CLUSTER_QUEUE,
+    MULTIKUEUE_CLUSTER,
+    MULTIKUEUE_CONFIG,
+    SECRET,
+    Kind,
+)
+from gpuplane.kube.kueue.keeping import keeping_objects
 from gpuplane.kube.kueue.multikueue import (
+    CHECK,
+    CONFIG,
     NAMESPACE,
     TOKEN_SECRET,
     cluster_of_worker,
@@ -27,7 +37,7 @@ from gpuplane.kube.kueue.multikueue import (
     worker_name,
     worker_objects,
 )
-from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE
+from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE, ApiVersion
 from gpuplane.loops.clusters.tools import ClusterTools
 from gpuplane.loops.kueue.defaults import find_version
 
@@ -126,6 +136,47 @@ async def forget_workers(client: KubeClient, kind: Kind, wanted: Sequence[str]) 
         await client.delete(kind, name)
 
 
+async def take_back_workers(
+    client: KubeClient, database: Database, cluster: Cluster, version: ApiVersion, now: int
+) -> bool:
+    """Let a manager whose database was lost dispatch again what it did, to the same workers.
+
+    Those that are registered again under their names, and queues that are declared again.
+
+    Raises:
+        KubeError: If it cannot be read.
+    """
+    config = await client.find(MULTIKUEUE_CONFIG.at(str(version)), CONFIG)
+    if config is None:
+        return False
+    found = await database.read(clusters.list_clusters)
+    names = {each.name for each in found} - {cluster.name}
+    named = [cluster_of_worker(each) for each in config["spec"].get("clusters") or ()]
+    declared = await database.read(lambda s: queues.load_declared(s, cluster.id))
+    ours = {each.name for each in declared.cluster_queues}
+    live = await client.list(CLUSTER_QUEUE.at(str(version)))
+    return await database.write(
+        "queues.dispatch_again",
+        partial(
+            queues.dispatch_again,
+            manager_id=cluster.id,
+            workers=[each for each in named if each in names],
+            queues=[
+                each["metadata"]["name"]
+                for each in live
+                if each["metadata"]["name"] in ours and _dispatches(each)
+            ],
+            now=now,
+        ),
+    )
+
+
+def _dispatches(queue: Mapping[str, Any]) -> bool:
+    spec = queue.get("spec") or {}
+    rules = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    return CHECK in {each.get("name") for each in rules}
+
+
 async def _revoke_dropped(
     tools: ClusterTools, stale: Iterable[str], wanted: Iterable[str]
 ) -> list[str]:
@@ -147,7 +198,7 @@ async def _revoke_dropped(
 
 async def revoke(client: KubeClient) -> None:
     """Delete the account of managers on a worker, its rights and its token; again, does nothing."""
-    for each in reversed(worker_objects()):
+    for each in reversed((*worker_objects(), *keeping_objects())):
         metadata = each["metadata"]
         kind = await client.kind_of(each)
         await client.delete(kind, metadata["name"], metadata.get("namespace"))
@@ -157,9 +208,23 @@ async def grant(client: KubeClient) -> str:
     """Make the account of managers on a worker; return its kubeconfig once its token is made."""
     for each in worker_objects():
         await client.apply(each)
+    await _keep_ended(client)
     while True:
         secret = await client.get(SECRET, TOKEN_SECRET, NAMESPACE)
         text = kubeconfig_text(client.connection.server, secret)
         if text is not None:
             return text
         await asyncio.sleep(LOOK_S)
+
+
+async def _keep_ended(client: KubeClient) -> None:
+    """Have a worker keep ended work until its logs were read; one that cannot goes without."""
+    try:
+        for each in keeping_objects():
+            await client.apply(each)
+    except KubeError as error:
+        log.warning(
+            "logs of what ends on %s while no control plane runs are lost: %s",
+            client.connection.server,
+            error,
+        )

@@ -8,8 +8,10 @@ from uuid import UUID
 
 from gpuplane.core.ids import AttemptId
 from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
-from gpuplane.kube.kueue.states import WorkloadState, read_workload
+from gpuplane.kube.kueue.states import Told, WorkloadState, read_workload
 
+AGE_MARK = "It was taken back before and stands in line since"
+"""How the message of an Evicted condition begins that tells the age of what was never admitted."""
 ATTEMPT_LABEL = "gpuplane.io/attempt-id"
 CLUSTER_LABEL = "gpuplane.io/cluster-id"
 ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
@@ -52,6 +54,12 @@ class Followed:
         return next((each for each in self.checks if each.get("name") == HOLD_CHECK), None)
 
     @property
+    def eviction(self) -> Told | None:
+        """Return what its cluster says of having taken back what it admitted, None for never."""
+        told = self.state.conditions.get(str(WorkloadCondition.EVICTED))
+        return None if told is None or AGE_MARK in told.message else told
+
+    @property
     def is_pod(self) -> bool:
         """Return whether it is of one pod of a service, which has as many as pods."""
         return any(kind == "Pod" for kind, _, _ in self.state.owners)
@@ -59,7 +67,7 @@ class Followed:
     @property
     def is_evicted(self) -> bool:
         """Return whether its cluster took back what it had admitted."""
-        return self.state.find(WorkloadCondition.EVICTED) is not None
+        return self.eviction is not None and self.eviction.true
 
     @property
     def preemptor_uid(self) -> str:

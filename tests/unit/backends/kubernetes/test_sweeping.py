@@ -8,18 +8,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.backends.kubernetes.names import DISPATCHED
 from gpuplane.backends.kubernetes.records import FORGOTTEN, NEVER, Outcome, Record
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
+from gpuplane.backends.kubernetes.shapes import Condition
 from gpuplane.backends.kubernetes.sweeping import (
     DAY_MS,
     UNUSED_SINCE,
     WITHDRAWN,
     find_orphans,
+    find_unread,
     find_withdrawn,
+    is_kept,
     is_overdue,
     plan_claims,
 )
 from gpuplane.core.reasons import Word
+from gpuplane.kube.kueue.keeping import ARCHIVED
 from gpuplane.loops.offers import WITHDRAW_REASON
 from tests.unit.backends.kubernetes.builders import ID, START, START_MS, a_main, a_record
 
@@ -64,6 +69,22 @@ def test_a_workload_that_names_no_attempt_is_left_alone() -> None:
     main.metadata.creation_timestamp = START
     main.metadata.labels = {}
     assert find_orphans([main], {}, NOW, 600) == []
+
+
+def test_what_was_dispatched_and_is_over_is_kept_until_it_was_read_or_nobody_will() -> None:
+    main = a_main()
+    main.metadata.creation_timestamp = START
+    main.metadata.labels |= {DISPATCHED: "hub"}
+    main.status.conditions = [Condition(type="Failed", status="True")]
+    assert is_kept(main)
+    assert find_unread([main], {}, NOW, 600) == [main]
+    assert find_unread([main], {ID: a_record()}, NOW, 600) == []  # somebody will
+    main.metadata.annotations |= {ARCHIVED: "true"}
+    assert not is_kept(main)
+    assert find_unread([main], {}, NOW, 600) == []
+    main.metadata.annotations.clear()
+    main.status.conditions = []
+    assert not is_kept(main)  # its manager may end it at any time
 
 
 def test_a_claim_is_needed_while_an_attempt_of_its_job_is_open() -> None:

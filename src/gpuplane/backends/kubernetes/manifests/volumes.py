@@ -121,11 +121,13 @@ def _checkpoints(
     """Return the volume for checkpoints and the claim behind it.
 
     A cluster without the class that was asked gives its own; one without any class keeps them for
-    the life of the pod alone, which is better than a pod that waits for ever.
+    the life of the pod alone, which is better than a pod that waits for ever. What is dispatched
+    has a claim in any case: the cluster that runs it has classes of its own.
     """
     asked = plan.spec.checkpoint if plan.spec is not None else None
     config = asked or CheckpointConfig()
-    if config.storage_class not in served.storage_classes and not served.default_class:
+    has_class = config.storage_class in served.storage_classes or bool(served.default_class)
+    if not has_class and not plan.dispatches:
         return {"emptyDir": {"sizeLimit": f"{config.storage_size_mib}Mi"}}, ()
     known = config.storage_class in served.storage_classes
     # Nodes that share a claim must all be able to write to it.

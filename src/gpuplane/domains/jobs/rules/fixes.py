@@ -26,6 +26,8 @@ FIXES: dict[str, str] = {
     Word.OFFERED: "Wait: its cluster admits it by the quotas there; the sentence is the cluster's.",
     Word.NOT_HANDED_OVER: "Wait: it is handed over as soon as its cluster takes it; look after "
     "what the sentence names.",
+    Word.WORKER_LOST: "Bring the cluster that the sentence names back, or delete it by force if "
+    "nothing of it runs any more.",
     Word.UNSCHEDULABLE: "It has its quota, but no node has room: see `gpuplane nodes ls` for nodes "
     "that are full, cordoned or not ready, ask for less, or wait for work there to end.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",

@@ -70,6 +70,13 @@ class Job:
     created_at: int
     updated_at: int
     version: int
+    in_line_since: int | None = None
+    """Since when it counts as waiting where it was preempted, or moved, after it was queued."""
+
+    @property
+    def line_age_at(self) -> int:
+        """Return since when it stands in line, through whatever took it off its devices."""
+        return self.in_line_since or self.queued_at or self.created_at
 
     @property
     def job_type(self) -> JobType:

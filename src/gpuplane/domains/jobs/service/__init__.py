@@ -126,6 +126,7 @@ from gpuplane.domains.jobs.service.loading import (
     workload_of,
 )
 from gpuplane.domains.jobs.service.lookups import Lookups
+from gpuplane.domains.jobs.service.lost_workers import find_lost_work, note_lost_work
 from gpuplane.domains.jobs.service.observing import (
     end_never_started,
     end_unstarted,
@@ -321,6 +322,7 @@ __all__ = [
     "explain_job",
     "find_growth",
     "find_inversions",
+    "find_lost_work",
     "find_of_source",
     "find_submitted",
     "find_waits",
@@ -391,6 +393,7 @@ __all__ = [
     "note_evicted",
     "note_forgotten",
     "note_growth_waiting",
+    "note_lost_work",
     "note_managers_told",
     "note_offer_failed",
     "note_offers_ensured",

@@ -67,6 +67,7 @@ def _enqueue(session: WriteSession, job: Job, now: int, actor: str) -> Job:
         status_message="",
         reason_counts=None,
         queued_at=now,
+        in_line_since=job.line_age_at if job.status is JobStatus.PREEMPTED else None,
         due_at=next_due(queued, now),
     )
     if done:

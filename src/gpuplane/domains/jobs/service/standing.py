@@ -8,7 +8,7 @@ from gpuplane.core.lifecycle.jobs import HOLDING, Condition, JobStatus
 from gpuplane.core.scheduling.ordering import BOOST_UNIT, compute_effective
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.windows import find_current_window, find_next_window
-from gpuplane.core.workloads import PRIORITY_VALUES, BudgetAction, JobType, Priority
+from gpuplane.core.workloads import PRIORITY_VALUES, BudgetAction, Priority
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
@@ -32,6 +32,8 @@ class OfferStanding:
         retry_at: When to ask again, None where time alone opens nothing.
         priority_class: Its class.
         priority: Its priority with boosts, on the scale of the classes' values.
+        in_line_since: Its age in line where it was taken off its devices since, None where its
+            cluster knows its age.
     """
 
     may_start: bool
@@ -39,6 +41,7 @@ class OfferStanding:
     retry_at: int | None
     priority_class: Priority
     priority: int
+    in_line_since: int | None = None
 
 
 def load_offer_standings(
@@ -67,7 +70,7 @@ def load_offer_standings(
         door = Door(None, offer.cluster_queue)
         effective, _ = compute_effective(workload_of(job, "", "", door), boosts, now)
         boosted = max(PRIORITY_VALUES[job.spec.priority], effective // BOOST_UNIT)
-        if job.spec.job_type is JobType.SERVICE:
+        if job.spec.is_plain_service:
             boosted = PRIORITY_VALUES[job.spec.priority]
         found[offer.attempt_id] = _standing_of(job, told, boosted)
     return found | _load_growing(session, cluster_id, now, is_frozen=frozen)
@@ -102,6 +105,7 @@ def _standing_of(job: Job, told: tuple[str, int | None] | None, priority: int) -
         None if told is None else told[1],
         job.spec.priority,
         priority,
+        job.in_line_since,
     )
 
 

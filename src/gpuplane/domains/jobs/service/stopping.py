@@ -144,6 +144,8 @@ def finish_attempt(
         changes["warned"] = mark_down(job.warned, after.due_at)
     if after.status is JobStatus.QUEUED:
         changes["queued_at"] = now
+        was_moved = attempt.stop_intent == StopIntent.REQUEUE
+        changes["in_line_since"] = job.line_age_at if was_moved else None
     if not over:  # what was expected of the attempt that is over says nothing of the next
         changes |= {"estimated_start": None, "estimated_end": None}
     if not (ended and repository.update_job(session, job, now, **changes)):

@@ -40,6 +40,7 @@ from gpuplane.domains.queues.service.declaring import (
 )
 from gpuplane.domains.queues.service.dispatching import (
     CONNECT_HANDLER,
+    dispatch_again,
     dispatch_workers,
     dispatching_queues,
     is_manager,
@@ -126,6 +127,7 @@ __all__ = [
     "delete_cohort",
     "delete_local_queue",
     "delete_topology",
+    "dispatch_again",
     "dispatch_workers",
     "dispatching_queues",
     "door_names",

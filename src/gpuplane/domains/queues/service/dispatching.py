@@ -69,6 +69,27 @@ def join_manager(
     return [str(each.id) for each in found if each is not None]
 
 
+def dispatch_again(
+    session: WriteSession, manager_id: UUID, workers: Sequence[str], queues: Sequence[str], now: int
+) -> bool:
+    """Remember what a manager dispatched and to whom before its database was lost.
+
+    What is said of it already stays.
+
+    Returns:
+        Whether it is news.
+    """
+    manager = clusters.get_cluster(session, manager_id)
+    if not workers or not queues or DISPATCH in manager.config:
+        return False
+    told = {"workers": list(workers), "queues": sorted(set(queues))}
+    clusters.change(
+        session, manager.id, {"config": {**manager.config, DISPATCH: told}}, "operator", now
+    )
+    session.wake("kueue", "scheduler")
+    return True
+
+
 def start_connecting(
     session: WriteSession,
     key: UUID | str,

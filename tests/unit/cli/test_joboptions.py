@@ -27,6 +27,7 @@ OTHERWISE = {
     "spec.chart.repo": "`apply`",
     "spec.chart.version": "`apply`",
     "spec.chart.values": "`apply`",
+    "replicas.triggers": "`apply`: types and their metadata are no words of a command",
 }
 """Fields that are set another way than by an option of their own."""
 WHOLE = {"window"}

@@ -21,6 +21,8 @@ from tests.kubernetes.kueue.dispatching import (
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 
+pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+
 
 @pytest.fixture
 async def near(
@@ -80,7 +82,6 @@ async def test_work_that_the_workers_own_kueue_preempts_waits_and_is_dispatched_
     assert await faults_of(world) == []
 
 
-@pytest.mark.timeout(450)  # a cluster waits for a lost node before it gives up its pods
 async def test_work_whose_node_on_the_worker_is_gone_is_dispatched_again(
     world: KueueWorld, near: Worker, second_rig: RunningCluster
 ) -> None:

@@ -187,7 +187,7 @@ async def take_back(lives: Lives, tenant: str, points: Sequence[str]) -> None:
     await lives.plane.stop()
 
 
-@pytest.mark.timeout(1800 if WHOLE else 250)
+@pytest.mark.timeout(3000 if WHOLE else 900)
 async def test_what_is_dispatched_runs_once_or_is_taken_back_whatever_is_killed(
     rig: RunningCluster, second_rig: RunningCluster, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
+pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+
 
 @pytest.fixture
 async def near(

@@ -23,6 +23,8 @@ from tests.kubernetes.rigged import RunningCluster
 
 ASKED = "$(cat hello.txt) $TOKEN $RANK of $WORLD_SIZE by ${MASTER_ADDR%%-*}"
 
+pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+
 
 @pytest.fixture
 async def near(

@@ -393,3 +393,8 @@ class JobSpec:
     cost_centre: str = ""
     data_classification: str = ""
     queue: str | None = None
+
+    @property
+    def is_plain_service(self) -> bool:
+        """Return whether it serves by replicas that are alike, a pod each where clusters run it."""
+        return self.job_type is JobType.SERVICE and self.execution.chart is None

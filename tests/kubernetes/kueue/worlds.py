@@ -68,6 +68,8 @@ from tests.waiting import Patience, wait_until_async
 
 PATIENCE_S = 40.0
 """How long something may take on a busy machine before a test gives up."""
+LOOK_AGAIN_S = 0.1
+"""When the loops look again where nothing of the cluster's wakes them."""
 FLOW = ("monitor", "scheduler", "dispatcher", "kueue", "observer")
 
 
@@ -153,6 +155,7 @@ class KueueWorld:
             await self.turn()
             if await holds():
                 return
+            await self.backend.wait_changed(LOOK_AGAIN_S)
         raise AssertionError(f"not seen: {what}; {await self.describe()}")
 
     async def describe(self) -> str:

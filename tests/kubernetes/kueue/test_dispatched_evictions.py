@@ -12,6 +12,7 @@ from gpuplane.entry.checking import find_faults
 from gpuplane.kit.sealing import SealingKeys
 from tests.kubernetes.kueue.dispatching import (
     FLAVOR,
+    IN_TURN,
     Worker,
     command,
     dispatch_to,
@@ -21,7 +22,7 @@ from tests.kubernetes.kueue.dispatching import (
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 
-pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+pytestmark = IN_TURN
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB
 from gpuplane.kube.kueue.names import WorkloadCondition
 from tests.kubernetes.kueue.dispatching import (
+    IN_TURN,
     Worker,
     command,
     dispatch,
@@ -24,7 +25,7 @@ from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
-pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+pytestmark = IN_TURN
 
 
 @pytest.fixture

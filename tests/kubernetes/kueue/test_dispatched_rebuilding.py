@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,19 @@ from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB, POD
 from tests.faults.inside import QUICK, Inside, inside
+from tests.kubernetes.kueue.dispatching import IN_TURN
 from tests.kubernetes.kueue.hubs import Hub, asked, hub_of
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
-pytestmark = pytest.mark.timeout(900)  # tests wait for their turn with the rig's one manager
+pytestmark = IN_TURN
+
+
+@pytest.fixture
+async def hub(rig: RunningCluster, second_rig: RunningCluster) -> AsyncIterator[Hub]:
+    """A manager and its worker under names of their own."""
+    async with hub_of(rig, second_rig) as made:
+        yield made
 
 
 async def until_running(it: Inside, hub: Hub, job_id: str) -> dict[str, Any]:
@@ -41,46 +50,43 @@ async def in_use(it: Inside, cluster: str) -> int:
 
 
 async def test_dispatched_work_is_booked_once_in_a_new_database_and_can_be_cancelled(
-    rig: RunningCluster, second_rig: RunningCluster, tmp_path: Path
+    hub: Hub, tmp_path: Path
 ) -> None:
-    async with hub_of(rig, second_rig) as hub:
-        async with inside(tmp_path / "lost") as it:
-            tenant = await hub.join(it, 2)
-            body = {**hub.body("kept", "exec sleep 900"), "tenant_id": tenant}
-            job_id = (await asked(it, "POST", "/jobs", **body))["id"]
-            before = await until_running(it, hub, job_id)
-        new = tmp_path / "new"
-        async with inside(new) as it:
-            await hub.register(it)
-        home = Home(new / "home")
-        database = Database(load_settings(QUICK, home=home.path, port=0).sql_url)
-        try:
-            keys = SealingKeys(home.keys)
-            told = [
-                await asyncio.to_thread(rebuild_from, database, keys, name) for name in hub.names
+    async with inside(tmp_path / "lost") as it:
+        tenant = await hub.join(it, 2)
+        body = {**hub.body("kept", "exec sleep 900"), "tenant_id": tenant}
+        job_id = (await asked(it, "POST", "/jobs", **body))["id"]
+        before = await until_running(it, hub, job_id)
+    new = tmp_path / "new"
+    async with inside(new) as it:
+        await hub.register(it)
+    home = Home(new / "home")
+    database = Database(load_settings(QUICK, home=home.path, port=0).sql_url)
+    try:
+        keys = SealingKeys(home.keys)
+        told = [await asyncio.to_thread(rebuild_from, database, keys, name) for name in hub.names]
+    finally:
+        database.close()
+    # Others may run there too; the worker leaves it to the manager to tell.
+    assert ["kept" in each.restored for each in told] == [True, False]
+    async with inside(new) as it:
+        after = await until_running(it, hub, job_id)
+        assert after["id"] == before["id"]
+        held = [[(r["node"], r["gpu_ids"]) for r in e["replicas"]] for e in (before, after)]
+        assert held[0] == held[1]
+        assert [await in_use(it, name) for name in hub.names] == [0, 1]
+    async with inside(new) as it:  # what was found stays found
+        await until_running(it, hub, job_id)
+        assert (await it.client.delete(f"/jobs/{job_id}")).is_success
+        assert await it.wait_for(job_id, "cancelled", "failed", "completed") == "cancelled"
+
+        async def is_gone() -> bool:
+            left = [
+                *await hub.manager.list(JOB, hub.space),
+                *await hub.worker.list(JOB, hub.space),
+                *await hub.worker.list(POD, hub.space),
             ]
-        finally:
-            database.close()
-        # Others may run there too; the worker leaves it to the manager to tell.
-        assert ["kept" in each.restored for each in told] == [True, False]
-        async with inside(new) as it:
-            after = await until_running(it, hub, job_id)
-            assert after["id"] == before["id"]
-            held = [[(r["node"], r["gpu_ids"]) for r in e["replicas"]] for e in (before, after)]
-            assert held[0] == held[1]
-            assert [await in_use(it, name) for name in hub.names] == [0, 1]
-        async with inside(new) as it:  # what was found stays found
-            await until_running(it, hub, job_id)
-            assert (await it.client.delete(f"/jobs/{job_id}")).is_success
-            assert await it.wait_for(job_id, "cancelled", "failed", "completed") == "cancelled"
+            return not left
 
-            async def is_gone() -> bool:
-                left = [
-                    *await hub.manager.list(JOB, hub.space),
-                    *await hub.worker.list(JOB, hub.space),
-                    *await hub.worker.list(POD, hub.space),
-                ]
-                return not left
-
-            await wait_until_async(is_gone, "nothing is left of it", deadline_s=90, interval_s=0.3)
-            assert [each for each in it.faults() if "states add up" not in each] == []
+        await wait_until_async(is_gone, "nothing is left of it", deadline_s=90, interval_s=0.3)
+        assert [each for each in it.faults() if "states add up" not in each] == []

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from gpuplane.operator.names import COUNT_LABELS, MEMORY_LABEL, RESOURCES, Vendor
 from gpuplane.operator.rules.seen import Node, Workload
@@ -36,7 +37,7 @@ _WORDS = {
 }
 
 
-class Detected(NamedTuple):
+class Detected(msgspec.Struct, frozen=True):
     """The GPUs of one vendor on a node.
 
     Attributes:
@@ -50,7 +51,7 @@ class Detected(NamedTuple):
     source: str
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A node that can take the workload.
 
     Attributes:

@@ -9,7 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from rig.binaries import JOBSET, BinariesUnavailable, ensure_binaries, find_binaries
+from rig.binaries import JOBSET, KEDA, BinariesUnavailable, ensure_binaries, find_binaries
 from rig.keepers import ensure_kept, keep_rig, stop_keeper
 from rig.nodes import MACHINES, parse_nodes
 from rig.processes import RigFailed
@@ -75,6 +75,9 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--no-kueue", action="store_true", help="leave Kueue out")
     command.add_argument("--jobset", action="store_true", help="with a JobSet controller")
+    command.add_argument(
+        "--keda", action="store_true", help="with the definitions of KEDA's kinds, no operator"
+    )
     command.add_argument("--until-gone", type=int, metavar="PID", help="end with this process")
 
 
@@ -93,6 +96,7 @@ def _plan(chosen: argparse.Namespace) -> RigPlan:
         process_nodes=parse_nodes(chosen.process_nodes),
         kueue=not chosen.no_kueue,
         jobset=chosen.jobset,
+        keda=chosen.keda,
     )
 
 
@@ -104,6 +108,7 @@ def _up(chosen: argparse.Namespace) -> int:
         arguments += ["--process-nodes", chosen.process_nodes]
         arguments += ["--no-kueue"] if chosen.no_kueue else []
         arguments += ["--jobset"] if chosen.jobset else []
+        arguments += ["--keda"] if chosen.keda else []
         arguments += ["--until-gone", str(chosen.until_gone)] if chosen.until_gone else []
         ensure_kept(chosen.folder, arguments)
     return _status(chosen)
@@ -136,7 +141,7 @@ def _status(chosen: argparse.Namespace) -> int:
 
 def _binaries(_: argparse.Namespace) -> int:
     announce = partial(print, file=sys.stderr, flush=True)
-    for name, path in ensure_binaries(announce, (JOBSET,)).programs.items():
+    for name, path in ensure_binaries(announce, (JOBSET, KEDA)).programs.items():
         print(f"{name}: {path}")
     return 0
 

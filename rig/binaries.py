@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import pwd
 import shutil
@@ -107,6 +108,35 @@ JOBSET = Build(
 
 
 @dataclass(frozen=True)
+class Source:
+    """Folders of somebody's Go module that are taken as they are; nothing of it is built.
+
+    Attributes:
+        checksum: Of the module as Go tells it (`h1:…`): other bytes are refused.
+        folders: What is taken of it.
+    """
+
+    name: str
+    module: str
+    version: str
+    checksum: str
+    folders: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    found_elsewhere: bool = False
+
+
+KEDA = Source(
+    "keda",
+    "github.com/kedacore/keda/v2",
+    "v2.18.1",
+    "h1:h6bRt/IOxxtZpJlHSqhdH/lcInH7Z9obxg/JvWOmGAw=",
+    ("config/crd/bases",),
+)
+"""The definitions of KEDA's kinds. Its operator brings the clients of all that it can ask, and
+takes longer to build than all other programs together."""
+
+
+@dataclass(frozen=True)
 class Binaries:
     """Where each program is, by name, and the folders that came with them (`charts/kueue`)."""
 
@@ -117,7 +147,7 @@ class Binaries:
         return str(self.programs[program])
 
 
-def find_binaries(more: Sequence[Build] = ()) -> Binaries:
+def find_binaries(more: Sequence[Build | Source] = ()) -> Binaries:
     """Return the programs that every rig needs, and those of `more`, without building anything.
 
     Raises:
@@ -127,8 +157,9 @@ def find_binaries(more: Sequence[Build] = ()) -> Binaries:
     for build in (*BUILDS, *more):
         folder = _find(build)
         if folder is None:
+            what = (*build.programs, build.name)[0]
             raise BinariesUnavailable(
-                f"kubernetes: no {build.programs[0]} on PATH, in KUBEBUILDER_ASSETS or in "
+                f"kubernetes: no {what} on PATH, in KUBEBUILDER_ASSETS or in "
                 f"{_cache()}: `python -m rig binaries` builds it where go is installed"
             )
         _add(found, build, folder)
@@ -136,7 +167,7 @@ def find_binaries(more: Sequence[Build] = ()) -> Binaries:
 
 
 def ensure_binaries(
-    announce: Callable[[str], None] = print, more: Sequence[Build] = ()
+    announce: Callable[[str], None] = print, more: Sequence[Build | Source] = ()
 ) -> Binaries:
     """Return the programs that every rig needs, and those of `more`, building what is missing.
 
@@ -155,12 +186,12 @@ def ensure_binaries(
     return found
 
 
-def _add(found: Binaries, build: Build, folder: Path) -> None:
+def _add(found: Binaries, build: Build | Source, folder: Path) -> None:
     found.programs.update((name, folder / name) for name in build.programs)
     found.folders.update((name, folder / name) for name in build.folders)
 
 
-def _find(build: Build) -> Path | None:
+def _find(build: Build | Source) -> Path | None:
     """Return a folder with all programs of a build: versions of two places are never mixed."""
     places = []
     if build.found_elsewhere:
@@ -183,10 +214,11 @@ def _cache() -> Path:
     return Path(pwd.getpwuid(os.getuid()).pw_dir, ".cache", "gpuplane-rig")
 
 
-def cache_folder(build: Build) -> Path:
+def cache_folder(build: Build | Source) -> Path:
     """Return where a build is kept: another folder for other module files or flags."""
     digest = hashlib.sha256(repr(build).encode())
-    for path in sorted((MODULES / build.name).iterdir()):
+    files = (MODULES / build.name).iterdir() if isinstance(build, Build) else ()
+    for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return _cache() / f"{build.name}-{digest.hexdigest()[:16]}"
 
@@ -225,12 +257,15 @@ def _one_builder_at_a_time() -> Iterator[None]:
         yield
 
 
-def _build(build: Build, announce: Callable[[str], None]) -> Path:
+def _build(build: Build | Source, announce: Callable[[str], None]) -> Path:
     go = shutil.which("go")
     if go is None:
+        what = (*build.programs, build.name)[0]
         raise BinariesUnavailable(
-            f"kubernetes: {build.programs[0]} is not on this machine and there is no go to build it"
+            f"kubernetes: {what} is not on this machine and there is no go to build it"
         )
+    if isinstance(build, Source):
+        return _fetch(go, build)
     free_mib = shutil.disk_usage(_cache()).free // 2**20
     if free_mib < DISK_MIB:
         raise BinariesUnavailable(
@@ -244,15 +279,44 @@ def _build(build: Build, announce: Callable[[str], None]) -> Path:
         _run_go(go, build, made / build.programs[0], Path(work, "cache"))
         for name in build.programs[1:]:
             (made / name).symlink_to(build.programs[0])
-        for folder in build.folders:
-            source = _module_folder(go, build) / folder
-            shutil.copytree(source, made / folder, copy_function=shutil.copyfile)
-            for copied in (made / folder, *(made / folder).rglob("*/")):
-                copied.chmod(0o755)  # Go keeps its modules read-only
+        if build.folders:
+            _copy_folders(_module_folder(go, build), build.folders, made)
         write_sums(made)
         shutil.rmtree(target, ignore_errors=True)
         made.rename(target)
     return target
+
+
+def _fetch(go: str, source: Source) -> Path:
+    """Keep folders of a module that Go downloads, if it is the module that was looked at."""
+    done = subprocess.run(
+        [go, "mod", "download", "-json", f"{source.module}@{source.version}"],
+        cwd=_cache(),
+        env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout or "{}")
+    if done.returncode != 0 or told.get("Sum") != source.checksum:
+        why = told.get("Error") or f"its checksum is {told.get('Sum')}"
+        raise BinariesUnavailable(f"kubernetes: {source.module} {source.version}: {why}")
+    target = cache_folder(source)
+    with tempfile.TemporaryDirectory(dir=_cache(), prefix=f"fetch-{os.getpid()}-") as work:
+        made = Path(work, "made")
+        made.mkdir()
+        _copy_folders(Path(told["Dir"]), source.folders, made)
+        write_sums(made)
+        shutil.rmtree(target, ignore_errors=True)
+        made.rename(target)
+    return target
+
+
+def _copy_folders(module: Path, folders: Sequence[str], made: Path) -> None:
+    for folder in folders:
+        shutil.copytree(module / folder, made / folder, copy_function=shutil.copyfile)
+        for copied in (made / folder, *(made / folder).rglob("*/")):
+            copied.chmod(0o755)  # Go keeps its modules read-only
 
 
 def _run_go(go: str, build: Build, output: Path, cache: Path) -> None:

@@ -19,7 +19,7 @@ from rig.jobset import NAMESPACE as JOBSET_NAMESPACE
 from rig.jobset import apply_jobset, prepare_jobset
 from rig.kueue import NAMESPACE as KUEUE_NAMESPACE
 from rig.kueue import apply_kueue, prepare_kueue
-from rig.operators import OperatorFiles
+from rig.operators import OperatorFiles, apply_definitions
 from rig.ports import find_free_port
 from rig.processes import Part, RigFailed, is_listening
 
@@ -83,6 +83,7 @@ class Cluster:
         *,
         kueue: bool,
         jobset: bool = False,
+        keda: bool = False,
         lease_s: int = LEASE_S,
     ) -> None:
         self.name = name
@@ -92,6 +93,7 @@ class Cluster:
         self._binaries = binaries
         self._with_kueue = kueue
         self._with_jobset = jobset
+        self._with_keda = keda
         self._lease_s = lease_s
         self._logs = folder / "logs"
         self._certificates = folder / "certificates"
@@ -121,6 +123,9 @@ class Cluster:
             part.wait_ready()
         api = self.api()
         try:
+            if self._with_keda:
+                apply_definitions(self._binaries.folders["config/crd/bases"], api)
+                announce(f"{self.name}: KEDA's kinds")
             # First: Kueue looks at its own start which kinds of jobs there are.
             if jobset is not None:
                 self.parts["jobset"] = apply_jobset(self._jobset_files(), jobset, api)

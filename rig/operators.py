@@ -85,6 +85,14 @@ def render_chart(files: OperatorFiles, values: Mapping[str, Any]) -> list[Object
     return list(_for_a_process(done.stdout, files))
 
 
+def apply_definitions(folder: Path, api: Api) -> None:
+    """Put the definitions of a folder into the cluster; returns when their kinds are served."""
+    found = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+    for obj in found:
+        api.apply(obj)
+    _wait_served(found, api)
+
+
 def apply_operator(
     files: OperatorFiles, arguments: Sequence[str], objects: list[Object], api: Api
 ) -> Part:

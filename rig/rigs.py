@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rig.api import Object
-from rig.binaries import JOBSET, Binaries, Build, find_binaries
+from rig.binaries import JOBSET, KEDA, Binaries, Build, Source, find_binaries
 from rig.clusters import LEASE_S, Cluster
 from rig.containers import MARK
 from rig.nodes import build_nodes
@@ -40,6 +40,7 @@ class RigPlan:
         process_nodes: Nodes of each cluster whose pods are processes of this machine.
         kueue: Whether each cluster has a Kueue.
         jobset: Whether each cluster has a JobSet controller.
+        keda: Whether each cluster knows KEDA's kinds; no operator follows them.
         lease_s: How long the lease of a fake node holds. With a thousand of them, renewals are
             100 writes a second, most of what a small machine does.
     """
@@ -49,12 +50,13 @@ class RigPlan:
     process_nodes: Sequence[tuple[str, int]] = DEFAULT_PROCESS_NODES
     kueue: bool = True
     jobset: bool = False
+    keda: bool = False
     lease_s: int = LEASE_S
 
     @property
-    def more(self) -> tuple[Build, ...]:
+    def more(self) -> tuple[Build | Source, ...]:
         """Return what it needs beside the programs of every rig."""
-        return (JOBSET,) if self.jobset else ()
+        return (*((JOBSET,) if self.jobset else ()), *((KEDA,) if self.keda else ()))
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Rig:
                     binaries,
                     kueue=self.plan.kueue,
                     jobset=self.plan.jobset,
+                    keda=self.plan.keda,
                     lease_s=self.plan.lease_s,
                 )
                 self.clusters[name] = cluster

@@ -103,3 +103,10 @@ def test_a_port_that_is_taken_is_named_and_leaves_no_home_behind(tmp_path: Path)
             assert line.startswith(f"gpuplane: cannot listen on 127.0.0.1:{port}: ")
             assert "GPUPLANE_PORT" in line
             assert not (tmp_path / "home").exists()
+
+
+def test_a_certificate_that_cannot_be_read_is_named_with_what_hinders_it(tmp_path: Path) -> None:
+    paths = {"GPUPLANE_HTTP_TLS_CERTIFICATE": "/none.crt", "GPUPLANE_HTTP_TLS_KEY": "/none.key"}
+    line = refusal(gpuplane(tmp_path / "home", "up", **paths))
+    assert line.startswith("gpuplane: the certificate cannot be used: /none.crt with /none.key: No")
+    assert not (tmp_path / "home").exists()

@@ -72,7 +72,7 @@ def test_no_gpu_is_promised_twice_and_nobody_gives_way_to_an_equal(
         there[workload.name] = (found.node, workload)
         for node in NODES:
             used = room.used(Vendor.NVIDIA).get(node.name, 0)
-            count = detect_gpus(node, Vendor.NVIDIA).count
+            count = detect_gpus(node, Vendor.NVIDIA).total
             assert used <= (count if node.is_ready else 0)
 
 

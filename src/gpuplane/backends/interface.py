@@ -58,6 +58,9 @@ class ReplicaPlan:
     mig_device: str | None = None
 
 
+NOT_ADMITTING = "NotAdmitting"
+"""The word of Unavailable for an attempt that the Kueue of its cluster would let start unasked: it
+says nothing of other attempts."""
 NOT_DISPATCHING = "NotDispatching"
 """The word of Unavailable for an attempt that is to be dispatched, and whose queue does not do that
 or not yet: it says nothing of other attempts."""

@@ -192,6 +192,14 @@ class PlacementRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleTrigger:
+    """What a cluster's KEDA scales a service by: the type of a trigger, and its metadata."""
+
+    type: str
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaRequest:
     """How many copies: `count` asked, `minimum` that may start, all or nothing when `gang`.
 
@@ -199,6 +207,7 @@ class ReplicaRequest:
         maximum: The most that a service may grow to.
         scale_to_zero: Whether a service may run without any.
         lowest: The fewest that a service may shrink to; None for `minimum`.
+        triggers: What scales it where the cluster has KEDA; none for CPU use.
     """
 
     count: int = 1
@@ -207,6 +216,7 @@ class ReplicaRequest:
     gang: bool = True
     scale_to_zero: bool = False
     lowest: int | None = None
+    triggers: tuple[ScaleTrigger, ...] = ()
 
     @property
     def fewest(self) -> int:
@@ -393,3 +403,8 @@ class JobSpec:
     cost_centre: str = ""
     data_classification: str = ""
     queue: str | None = None
+
+    @property
+    def is_plain_service(self) -> bool:
+        """Return whether it serves by replicas that are alike, a pod each where clusters run it."""
+        return self.job_type is JobType.SERVICE and self.execution.chart is None

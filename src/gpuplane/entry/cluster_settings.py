@@ -45,7 +45,7 @@ class ClusterSettings:
     )  # fmt: skip
     chart_check_s: float = setting(
         10.0, "seconds", "how long a submit waits for its chart to be rendered and checked; what"
-        " cannot be known by then is told at the start, as is all with 0", within=(0.0, 60.0),
+        " cannot be known by then is told at the start, as is all with 0", within=(0, 60),
     )  # fmt: skip
     addons: str = setting(
         "", "names with commas between", "the add-ons that may be installed; all when it is empty"

@@ -2,20 +2,23 @@
 
 import asyncio
 
-from gpuplane.backends.kubernetes.rebuilding import FoundAttempt, list_running
+from gpuplane.backends.kubernetes.rebuilding import FoundAttempt, Running, load_running
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
-from gpuplane.core.ids import AttemptId, JobId, ProjectId, TenantId
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, ProjectId, TenantId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Rebuilt, RunningAttempt
+from gpuplane.domains.queues import service as queues
 from gpuplane.entry.refusals import CannotStart
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import Connection
+from gpuplane.loops.kueue.defaults import find_version, take_back_former
+from gpuplane.loops.kueue.multikueue import take_back_workers
 
 OWNER = "admin"
 """Whose the jobs are then: a cluster does not tell who submitted them."""
@@ -35,20 +38,35 @@ def rebuild_from(database: Database, keys: SealingKeys, name: str) -> Rebuilt:
     now = SystemClock().now_ms()
 
     def restore(session: WriteSession) -> Rebuilt:
-        former = {each.cluster_id for each in found if each.cluster_id}
-        clusters.remember_former(session, cluster.id, former, now)
+        clusters.remember_former(session, cluster.id, found.cluster_ids, now)
         owner = identity.find_user_by_name(session, OWNER)
         if owner is None:
             raise CannotStart(f"There is no user {OWNER}.", "`gpuplane up` makes it, once.")
-        told = [_told(each) for each in found]
+        told = [_told(each) for each in found.attempts]
         return jobs.restore_running(session, cluster.id, told, owner.id, now)
 
-    return database.write_now("jobs.restore_running", restore)
+    done = database.write_now("jobs.restore_running", restore)
+    asyncio.run(_take_back(database, connection, cluster.id, now))
+    return done
 
 
-async def _look(connection: Connection) -> list[FoundAttempt]:
+async def _take_back(
+    database: Database, connection: Connection, cluster_id: ClusterId, now: int
+) -> None:
+    """Declare the queues that the cluster had, and let it dispatch what it did."""
+    cluster = await database.read(lambda s: clusters.get_cluster(s, cluster_id))
+    if not queues.admits_itself(cluster):
+        return
     async with KubeClient(connection) as client:
-        return await list_running(client, KubernetesSettings().records_namespace)
+        version = await find_version(client)
+        if version is not None:
+            await take_back_former(client, database, cluster, version, now)
+            await take_back_workers(client, database, cluster, version, now)
+
+
+async def _look(connection: Connection) -> Running:
+    async with KubeClient(connection) as client:
+        return await load_running(client, KubernetesSettings().records_namespace)
 
 
 def _told(each: FoundAttempt) -> RunningAttempt:

@@ -12,6 +12,7 @@ import uvicorn
 
 from gpuplane.db.first_schema import make_first_schema
 from gpuplane.entry.assembling import issuers_of
+from gpuplane.entry.certificates import BadCertificate, Certificate, find_certificate
 from gpuplane.entry.control import build
 from gpuplane.entry.home import Home, HomeInUse
 from gpuplane.entry.refusals import CannotStart, home_refusals
@@ -55,6 +56,11 @@ def serve(settings: Settings) -> int:
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(COLLECT_AFTER)
     issuers_of(settings)
+    try:
+        certificate = find_certificate(settings.http.tls_certificate, settings.http.tls_key)
+    except BadCertificate as error:
+        print(f"gpuplane: the certificate cannot be used: {error}.", file=sys.stderr)
+        return 1
     home = Home(settings.home)
     sockets: list[socket.socket] = []
     if not home.path.exists():  # a home that is there may tell better why the port is taken
@@ -79,7 +85,7 @@ def serve(settings: Settings) -> int:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(settings, home, sockets))
+            runner.run(_run(settings, home, sockets, certificate))
     except CannotStart as error:
         _log.error("the control plane cannot start", exc_info=error.__cause__)
         print(f"gpuplane: {error}", file=sys.stderr)
@@ -107,13 +113,15 @@ def _bind(settings: Settings) -> socket.socket:
     return bound
 
 
-async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> None:
+async def _run(
+    settings: Settings, home: Home, sockets: list[socket.socket], certificate: Certificate | None
+) -> None:
     make_first_schema(settings.sql_url)
     with home_refusals(settings.home):
         control = build(settings, home)
     port = sockets[0].getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    control.address = f"http://{host}:{port}"
+    control.address = f"{'https' if certificate else 'http'}://{host}:{port}"
     config = uvicorn.Config(
         control.app,
         log_config=None,
@@ -125,6 +133,9 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
         backlog=BACKLOG,
         h11_max_incomplete_event_size=64 * 1024,
     )
+    config.load()
+    if certificate is not None:
+        config.ssl = certificate.context
     server = _Server(config)
     loop = asyncio.get_running_loop()
 
@@ -136,9 +147,12 @@ async def _run(settings: Settings, home: Home, sockets: list[socket.socket]) -> 
     await control.start()
     open_doors(home, sockets, control.address)
     _greet(control.address, home)
+    following = None if certificate is None else asyncio.create_task(certificate.follow())
     try:
         await server.serve(sockets=sockets)
     finally:
+        if following is not None:
+            following.cancel()
         await control.stop()
         print("gpuplane: stopped; running jobs go on and are taken up at the next start.")
 

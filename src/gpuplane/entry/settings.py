@@ -91,6 +91,10 @@ class HttpSettings:
         "an uploaded working directory; data belongs into volumes",
         within=(1024, 1 << 40),
     )
+    tls_certificate: str = setting(
+        "", "PEM file with the chain", "serves HTTPS; read again when it changes; HTTP without it"
+    )
+    tls_key: str = setting("", "PEM file, unencrypted", "of that certificate")
 
 
 @dataclass(frozen=True, slots=True)

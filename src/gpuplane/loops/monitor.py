@@ -13,12 +13,13 @@ from functools import partial
 from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
 from gpuplane.core.ids import JobId
 from gpuplane.db.database import Database
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Looked, UptimeTargets, WaitTargets
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.nodes.errors import NodeChanged
+from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReservationState
 from gpuplane.kit.clock import Clock
@@ -70,10 +71,13 @@ class MonitorLoop:
     async def run_once(self) -> bool:
         """Do everything that is due; True when there may be more."""
         now = self._clock.now_ms()
-        due = await self._database.read(lambda s: jobs.list_due(s, now))
+        due, draining = await self._database.read(
+            lambda s: (jobs.list_due(s, now), nodes.list_draining(s))
+        )
         if due:
             await self._look(due, now)
-        await self._drain(now)
+        if draining:
+            await self._drain(draining, now)
         if not 0 <= now - self._slow_at < SLOW_LOOK_MS:
             await self._look_at_the_rest(now)
             self._slow_at = now
@@ -108,8 +112,8 @@ class MonitorLoop:
                 ),
             )
 
-    async def _drain(self, now: int) -> None:
-        for node in await self._database.read(nodes.list_draining):
+    async def _drain(self, draining: Sequence[Node], now: int) -> None:
+        for node in draining:
             # Uncordoned or changed since it was read: the next turn sees what it is now.
             with contextlib.suppress(NodeChanged):
                 looked = await self._database.write(
@@ -131,22 +135,33 @@ class MonitorLoop:
             log.info("attempt %s was not asked for a checkpoint: %s", attempt.id, error.message)
 
     async def _look_at_the_rest(self, now: int) -> None:
-        if await self._database.read(lambda s: jobs.find_waits(s, self._targets, now)):
+        alive = (ReservationState.SCHEDULED, ReservationState.ACTIVE)
+
+        def look(session: ReadSession) -> tuple[bool, bool, bool, bool]:
+            known = placements.list_reservations(session, states=alive)
+            return (
+                bool(jobs.find_waits(session, self._targets, now)),
+                bool(jobs.find_inversions(session)),
+                clusters.has_due_maintenance(session, now),
+                any(each.start_at <= now for each in known),
+            )
+
+        # One read for all: on a server that has nothing to do it is most of what these cost.
+        waits, is_inverted, has_maintenance, has_begun = await self._database.read(look)
+        if waits:
             await self._database.write(
                 "jobs.tell_waits", partial(jobs.tell_waits, targets=self._targets, now=now)
             )
-        if await self._database.read(jobs.find_inversions):
+        if is_inverted:
             await self._database.write(
                 "jobs.tell_inversions", partial(jobs.tell_inversions, now=now)
             )
-        if await self._database.read(lambda s: clusters.has_due_maintenance(s, now)):
+        if has_maintenance:
             await self._database.write(
                 "clusters.begin_due_maintenance",
                 partial(clusters.begin_due_maintenance, now=now),
             )
-        alive = (ReservationState.SCHEDULED, ReservationState.ACTIVE)
-        known = await self._database.read(lambda s: placements.list_reservations(s, states=alive))
-        if any(each.start_at <= now for each in known):
+        if has_begun:
             await self._database.write(
                 "placements.advance", partial(_advance, now=now, no_show_s=self._no_show_s)
             )

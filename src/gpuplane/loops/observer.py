@@ -30,7 +30,11 @@ log = logging.getLogger("gpuplane.observer")
 
 BATCH = 200
 """Observations taken in by one unit: bounds how long it holds the writer."""
-WATCH_S = 5.0
+WATCH_S = 60.0
+"""How long a backend is waited for before it is asked anew. The loop looks by its own period, so
+that a shorter wait would only wake it once more for every backend where nothing changes."""
+WATCH_AGAIN_S = 5.0
+"""How soon a backend is watched again that could not be."""
 LOOK_S = 10.0
 """How long a turn waits for clusters; one that takes longer goes on without the turn."""
 LOST_AFTER_MS = 15_000
@@ -130,7 +134,7 @@ class ObserverLoop:
                 raise
             except Exception:
                 log.exception("watching %s failed", backend.kind)
-                await asyncio.sleep(WATCH_S)
+                await asyncio.sleep(WATCH_AGAIN_S)
 
     async def _take_in_or_tell(self, cluster_id: ClusterId, backend: Backend) -> None:
         """Take in what a backend sees; one that cannot be asked now is asked at the next turn."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.backends.interface import (
+    NOT_ADMITTING,
     NOT_DISPATCHING,
     STARTING,
     AttemptPlan,
@@ -124,7 +125,7 @@ class Offers:
                 except Unavailable as error:
                     if error.word == STARTING:
                         continue  # Helm is at it; others need not wait for it
-                    if not plan.dispatches or error.word != NOT_DISPATCHING:
+                    if error.word not in (NOT_DISPATCHING, NOT_ADMITTING):
                         raise
                     await self._tell([offer], error.message[:MAX_TOLD_CHARS])
                     continue

@@ -134,4 +134,8 @@ class Ends:
 
 def _with_end(seen: ReplicaObservation, ends: dict[int, ReplicaObservation]) -> ReplicaObservation:
     told = ends.get(seen.rank)
-    return seen if told is None or seen.phase is not Phase.LOST else told
+    if told is None or seen.phase is not Phase.LOST:
+        return seen
+    # That a pod went with its node says more than that its Job has failed.
+    knows_more = told.phase is Phase.LOST and seen.reason != Word.DELETED
+    return seen if knows_more else told

@@ -234,7 +234,7 @@ class World:
             vendor = workload.vendor
             if vendor not in left:
                 used = self.room.used(vendor).get(name, 0)
-                left[vendor] = detect_gpus(node, vendor).count - used
+                left[vendor] = detect_gpus(node, vendor).total - used
             if workload.gpus <= left[vendor]:
                 left[vendor] -= workload.gpus
                 self._wake(key)

@@ -107,14 +107,14 @@ class CommandLine:
         return found
 
 
-def start_server(home: Path) -> Server:
+def start_server(home: Path, **settings: str) -> Server:
     home.mkdir(parents=True, exist_ok=True)
     (home / "address").unlink(missing_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUPLANE_")}
     with (home / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [*COMMAND, "up", "--home", str(home), "--port", "0"],
-            env=kept,
+            env={**kept, **settings},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

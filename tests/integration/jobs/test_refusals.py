@@ -60,6 +60,17 @@ PAST = "2020-01-01T00:00:00Z"
         ({"replicas": {"count": 4, "minimum": 2}}, "replicas.minimum", "gang"),
         ({"replicas": {"count": 2, "max": 4}}, "replicas.max", ""),
         ({"replicas": {"scale_to_zero": True}}, "replicas.scale_to_zero", "service"),
+        ({"replicas": {"triggers": [{"type": "cron"}]}}, "replicas.triggers", "service"),
+        (
+            {"job_type": "service", "replicas": {"triggers": [{"type": "cron"}]}},
+            "replicas.triggers",
+            "replicas.max",
+        ),
+        (
+            {"job_type": "service", "replicas": {"max": 2, "triggers": [{"type": "cron"}]}},
+            "replicas.triggers",
+            "registered cluster",
+        ),
         ({"array": {"size": 0}}, "array.size", ""),
         ({"array": {"size": 100_000}}, "array.size", "10000"),
         ({"deadline": PAST}, "deadline", "future"),

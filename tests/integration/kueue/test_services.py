@@ -269,6 +269,28 @@ async def test_what_kueue_says_of_each_pod_is_told_at_the_service_and_more_of_it
     assert (await kueue.world.job(job["id"]))["condition"] == ""
 
 
+def priority(stored: Stored, name: str) -> int:
+    found = stored.get(WORKLOADS, name, "space")
+    assert found is not None
+    return int(found["spec"]["priority"])
+
+
+async def test_a_class_is_raised_where_replicas_run_first_and_never_lowered_under_them(
+    kueue: Kueue, stored: Stored
+) -> None:
+    job, offer = await serving(kueue, 0)
+    put(stored, kueue, offer, "runs", 1, admitted=True)
+    put(stored, kueue, offer, "waits", 2, admitted=False)
+    seen = []
+    for wanted in ("high", "high", "low"):
+        path = f"/jobs/{job['id']}/priority"
+        await kueue.world.ask("PUT", path, json={"priority": wanted})
+        await kueue.loop.stop()  # it reads the cluster afresh
+        await kueue.loop.run_once()
+        seen.append((priority(stored, "runs"), priority(stored, "waits")))
+    assert seen == [(100, 10), (100, 100), (100, 100)]
+
+
 async def test_nothing_more_of_a_service_that_stops_may_start(kueue: Kueue, stored: Stored) -> None:
     job, offer = await serving(kueue, 0)
     await kueue.world.ask("DELETE", f"/jobs/{job['id']}")

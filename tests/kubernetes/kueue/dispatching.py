@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.ids import ClusterId
@@ -207,6 +209,10 @@ def command(text: str, **more: Any) -> dict[str, Any]:
         "spec": {"image": "registry.test/python:3.11", "command": ["sh", "-c", text]},
         **more,
     }
+
+
+IN_TURN = pytest.mark.timeout(299, func_only=True)
+"""Of tests that have the manager to themselves by a fixture: waiting for it is no part of them."""
 
 
 @contextlib.asynccontextmanager

@@ -17,16 +17,17 @@ from tests.kubernetes.kueue.test_three_tenants import FLAVOR, GPU, borrows, gpus
 from tests.kubernetes.kueue.worlds import KueueWorld, running_kueue_world
 from tests.kubernetes.rigged import RunningCluster
 
-GPUS = {"limits": {GPU: "{{ .Values.gpus }}"}}
+GPUS = {"limits": {GPU: "1"}}
 
 
 @pytest.fixture
 async def charts(
     rig: RunningCluster, sqlite_url: str, tmp_path: Path, sealing_keys: SealingKeys
 ) -> AsyncIterator[KueueWorld]:
-    """A product that has the chart `shop`: a hook, one pod with GPUs, and one beside it."""
+    """A product that has the chart `shop`: a hook, two pods with a GPU each, and one beside."""
     folder = tmp_path / "charts"
     web = deployment("web", ["sleep", "600"], resources=GPUS)
+    web["spec"]["replicas"] = 2
     beside = deployment("cache", ["sleep", "600"])
     hook = {
         "apiVersion": "batch/v1",
@@ -54,18 +55,17 @@ async def charts(
         yield world
 
 
-def shop(count: int, **more: Any) -> dict[str, Any]:
-    """Return a job that is the chart `shop` on so many GPUs."""
-    return {
-        "name": "shop",
-        "job_type": "service",
-        "deployment_type": "helm",
-        "gpu_count": count,
-        "gpu_type": FLAVOR,
-        "memory_gb": 1,
-        "spec": {"chart": {"name": "shop", "values": {"gpus": count}}},
-        **more,
-    }
+SHOP: dict[str, Any] = {
+    "name": "shop",
+    "job_type": "service",
+    "deployment_type": "helm",
+    "gpu_count": 1,
+    "gpu_type": FLAVOR,
+    "memory_gb": 1,
+    "replicas": {"count": 2},
+    "spec": {"chart": {"name": "shop"}},
+}
+"""A job that is the chart `shop`, with its two GPUs."""
 
 
 async def made(world: KueueWorld, tenant: str) -> list[str]:
@@ -80,7 +80,8 @@ async def made(world: KueueWorld, tenant: str) -> list[str]:
 
 
 RUNNING = [
-    "Deployment cache", "Deployment web", "Job -", "Pod cache", "Pod web", "Release deployed"
+    "Deployment cache", "Deployment web", "Job -", "Pod cache", "Pod web", "Pod web",
+    "Release deployed",
 ]  # fmt: skip
 
 
@@ -97,7 +98,7 @@ async def test_a_chart_waits_without_a_pod_runs_under_the_quota_of_its_job_and_i
     first = (await world.submit(bolt, name="first", **gpus(1)))["id"]
     await world.until(lambda: world.has_status(first, "running"), "the owner runs")
 
-    job = (await world.submit(core, queue="main", **shop(2)))["id"]
+    job = (await world.submit(core, queue="main", **SHOP))["id"]
 
     async def waits_in_line() -> bool:
         found = await world.job(job)
@@ -117,10 +118,11 @@ async def test_a_chart_waits_without_a_pod_runs_under_the_quota_of_its_job_and_i
     [workload] = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{core}")
     [attempt] = (await world.ask("GET", f"/jobs/{job}/attempts"))["items"]
     assert str(follow(workload).attempt_id) == attempt["id"]
-    [replica] = attempt["replicas"]
-    assert len(replica["gpu_ids"]) == 2
+    assert [each["rank"] for each in attempt["replicas"]] == [0, 1]
+    assert len({gpu for each in attempt["replicas"] for gpu in each["gpu_ids"]}) == 2
     pods = await world.client.list(POD, f"tenant-{core}", {"part-of": "web"})
-    assert [each["spec"]["nodeName"] for each in pods] == [replica["node"]]
+    nodes = sorted(each["spec"]["nodeName"] for each in pods)
+    assert nodes == sorted(each["node"] for each in attempt["replicas"])
 
     late = (await world.submit(bolt, name="late", **gpus(2)))["id"]
     await world.until(lambda: world.has_status(late, "running"), "the owner got it back")

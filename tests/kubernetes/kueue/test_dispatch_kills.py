@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -187,28 +187,34 @@ async def take_back(lives: Lives, tenant: str, points: Sequence[str]) -> None:
     await lives.plane.stop()
 
 
-@pytest.mark.timeout(1800 if WHOLE else 250)
+@pytest.fixture
+async def hub(rig: RunningCluster, second_rig: RunningCluster) -> AsyncIterator[Hub]:
+    """A manager and its worker under names of their own."""
+    async with hub_of(rig, second_rig) as made:
+        yield made
+
+
+@pytest.mark.timeout(3000 if WHOLE else 299, func_only=True)
 async def test_what_is_dispatched_runs_once_or_is_taken_back_whatever_is_killed(
-    rig: RunningCluster, second_rig: RunningCluster, tmp_path: Path
+    hub: Hub, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    async with hub_of(rig, second_rig) as hub:
-        async with inside(tmp_path) as it:
-            tenant = await hub.join(it, 2)
-        lives = Lives(Plane(tmp_path / "home"), hub, random.Random(seed))
-        ways: list[Callable[[], Awaitable[None]]] = [
-            lambda: run_to_its_end(lives, tenant, tmp_path),
-            *(partial(stop, lives, tenant, points) for points in STOPPING),
-            *(partial(take_back, lives, tenant, points) for points in TAKING_BACK),
-        ]
-        try:
-            for way in ways if WHOLE else [lives.chance.choice(ways)]:
-                await way()
-        finally:
-            await lives.plane.kill()
-        assert broken(lives.plane) == [], f"seed {seed}"
-        print(f"seed {seed}: died {len(lives.deaths)} times; passed by: {lives.missed}")
-        assert lives.deaths, f"seed {seed}: {lives.missed}"
+    async with inside(tmp_path) as it:
+        tenant = await hub.join(it, 2)
+    lives = Lives(Plane(tmp_path / "home"), hub, random.Random(seed))
+    ways: list[Callable[[], Awaitable[None]]] = [
+        lambda: run_to_its_end(lives, tenant, tmp_path),
+        *(partial(stop, lives, tenant, points) for points in STOPPING),
+        *(partial(take_back, lives, tenant, points) for points in TAKING_BACK),
+    ]
+    try:
+        for way in ways if WHOLE else [lives.chance.choice(ways)]:
+            await way()
+    finally:
+        await lives.plane.kill()
+    assert broken(lives.plane) == [], f"seed {seed}"
+    print(f"seed {seed}: died {len(lives.deaths)} times; passed by: {lives.missed}")
+    assert lives.deaths, f"seed {seed}: {lives.missed}"
 
 
 def list_untold(plane: Plane) -> list[object]:

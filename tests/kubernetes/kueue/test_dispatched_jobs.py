@@ -13,6 +13,7 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB
 from gpuplane.kube.kueue.names import WorkloadCondition
 from tests.kubernetes.kueue.dispatching import (
+    IN_TURN,
     Worker,
     command,
     dispatch,
@@ -23,6 +24,8 @@ from tests.kubernetes.kueue.dispatching import (
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
+
+pytestmark = IN_TURN
 
 
 @pytest.fixture

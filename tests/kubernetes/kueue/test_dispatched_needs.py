@@ -16,12 +16,21 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SECRET
-from tests.kubernetes.kueue.dispatching import Worker, command, dispatch, dispatch_to, near_of
+from tests.kubernetes.kueue.dispatching import (
+    IN_TURN,
+    Worker,
+    command,
+    dispatch,
+    dispatch_to,
+    near_of,
+)
 from tests.kubernetes.kueue.test_instances import FLAVOR, INSTANCES, cut
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 
 ASKED = "$(cat hello.txt) $TOKEN $RANK of $WORLD_SIZE by ${MASTER_ADDR%%-*}"
+
+pytestmark = IN_TURN
 
 
 @pytest.fixture

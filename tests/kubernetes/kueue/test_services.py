@@ -62,6 +62,10 @@ class Web:
         counts = (len(await self.ranks()), len(admitted), len(pending), await self.held())
         return same and counts == (running, running, waiting, running)
 
+    async def has_class(self, priority: int) -> bool:
+        """Return whether all its Workloads have a priority."""
+        return {each.state.priority for each in await self.workloads()} == {priority}
+
     async def held(self) -> int:
         """Return how many GPUs it holds in the books."""
         rows = await self.world.server.database.read(placements.list_open)
@@ -94,6 +98,9 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
     web = Web(world, tenant, made["id"])
     await world.until(lambda: web.stands(2, 1), "two of three run, and Kueue says why")
     assert await web.faults() == []
+    await world.begin_again()
+    await world.turn(2)
+    assert await web.stands(2, 1), "whoever looks afresh sees the same"
     [scaler] = await world.client.list(HORIZONTAL_POD_AUTOSCALER, web.space)
     assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (1, 4)
     pods = await world.client.list(POD, web.space)
@@ -114,6 +121,9 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
     kinds = await world.kinds(web.job_id)
     assert kinds.count("job.replica_preempted") == 1
     assert await web.faults() == []
+    await world.ask("PUT", f"/jobs/{web.job_id}/priority", json={"priority": "high"})
+    await world.until(lambda: web.has_class(100), "those that run and those that wait are raised")
+    assert await web.stands(1, 1), "none took the place of another"
     await world.ask("DELETE", f"/jobs/{rival['id']}")
     await world.until(lambda: web.stands(2, 0), "it has its replica again")
 

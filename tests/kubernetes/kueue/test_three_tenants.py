@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuplane.domains.jobs import service as jobs
 from gpuplane.kube.kinds import WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
+from gpuplane.loops.kueue.admitting import find_age
 from gpuplane.loops.kueue.workloads import follow
 from tests.kubernetes.kueue.worlds import KueueWorld
 
@@ -61,14 +63,15 @@ async def borrows(world: KueueWorld, name: str, amount: str) -> bool:
 
 
 async def tells_the_same(world: KueueWorld, tenant: str, job_id: str, former: str) -> bool:
-    """Return whether Kueue refuses a tenant's only offer and `why` repeats its sentence.
+    """Return whether Kueue refuses the offer of a tenant's job and `why` repeats its sentence.
 
     Both are read until they agree: what Kueue says changes between two reads, and the Workload of
     the attempt that it evicted (`former`) stays until the cluster's collector has come by.
     """
     found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
     live = [follow(each) for each in found if not each["metadata"].get("deletionTimestamp")]
-    offered = [each.state for each in live if str(each.attempt_id) != former]
+    attempt = await attempts_of(world, job_id)
+    offered = [each.state for each in live if str(each.attempt_id) == attempt != former]
     if len(offered) != 1:
         return False
     refused = offered[0].conditions.get(str(WorkloadCondition.QUOTA_RESERVED))
@@ -76,6 +79,31 @@ async def tells_the_same(world: KueueWorld, tenant: str, job_id: str, former: st
         return False
     why = await world.ask("GET", f"/jobs/{job_id}/why")
     return refused.message in why["sentence"]
+
+
+async def ages_of(world: KueueWorld, tenant: str) -> dict[str, int]:
+    """Return by which instant Kueue orders each of a tenant's Workloads, by attempt."""
+    found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
+    live = [follow(each) for each in found if not each["metadata"].get("deletionTimestamp")]
+    return {str(each.attempt_id): find_age(each) or 0 for each in live}
+
+
+async def attempts_of(world: KueueWorld, job_id: str) -> str:
+    """Return the attempt that a job is offered as, empty while it is not."""
+    offers = await world.server.database.read(jobs.list_offers)
+    return next((str(one.attempt_id) for one in offers if str(one.job_id) == job_id), "")
+
+
+async def stands_in_line(world: KueueWorld, tenant: str, job_id: str) -> bool:
+    """Return whether Kueue has the Workload of a job."""
+    return await attempts_of(world, job_id) in await ages_of(world, tenant)
+
+
+async def is_first(world: KueueWorld, tenant: str, job_id: str) -> bool:
+    """Return whether a job's Workload is the oldest of those that its tenant has in line."""
+    ages = await ages_of(world, tenant)
+    own = ages.get(await attempts_of(world, job_id))
+    return own is not None and len(ages) > 1 and own == min(ages.values())
 
 
 async def attempt_of(world: KueueWorld, tenant: str) -> str:
@@ -105,6 +133,9 @@ async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     assert [each["borrowed"] for each in rows[core] if each["resource"] == GPU] == ["3"]
 
     former = await attempt_of(world, core)
+    # It came after the borrower, and is to start after it too, whatever happens to that one.
+    younger = await world.submit(core, name="younger", **gpus(3))
+    await world.until(lambda: stands_in_line(world, core, younger["id"]), "another one waits")
     late = await world.submit(bolt, name="late", **gpus(2))
     await world.until(lambda: world.has_status(late["id"], "running"), "the owner got it back")
     await world.until(lambda: world.has_status(big["id"], "queued"), "the borrower waits again")
@@ -112,8 +143,13 @@ async def test_one_tenant_borrows_and_gives_back_when_the_owner_comes(
     await world.until(
         lambda: tells_the_same(world, core, big["id"], former), "both say why it waits"
     )
+    await world.until(lambda: is_first(world, core, big["id"]), "the borrower kept its age")
+    assert (await world.job(younger["id"]))["status"] == "queued"
 
     kinds = await world.kinds(big["id"])
     assert "job.preempting" in kinds
     assert kinds.index("job.scheduled") < kinds.index("job.preempted")
     assert (await world.job(own["id"]))["status"] == "running"
+    await world.ask("DELETE", f"/jobs/{late['id']}")
+    await world.until(lambda: world.has_status(big["id"], "running"), "the older one goes first")
+    assert (await world.job(younger["id"]))["status"] == "queued"

@@ -15,25 +15,25 @@ from tests.unit.operator.builders import a_node, a_workload, node_object
 def test_allocatable_wins_over_capacity_and_labels_even_at_zero() -> None:
     item = node_object(gpus=8, labels={"nvidia.com/gpu.count": "4"})
     item["status"]["allocatable"]["nvidia.com/gpu"] = "0"
-    assert detect_gpus(read_node(item), Vendor.NVIDIA).count == 0
+    assert detect_gpus(read_node(item), Vendor.NVIDIA).total == 0
 
 
 def test_capacity_counts_where_nothing_is_allocatable() -> None:
     item = node_object(gpus=8, labels={"nvidia.com/gpu.count": "4"})
     del item["status"]["allocatable"]["nvidia.com/gpu"]
     found = detect_gpus(read_node(item), Vendor.NVIDIA)
-    assert (found.count, found.source) == (8, "capacity")
+    assert (found.total, found.source) == (8, "capacity")
 
 
 @pytest.mark.parametrize("label", ["nvidia.com/gpu", "nvidia.com/gpu.count"])
 def test_labels_count_where_no_resource_is_reported(label: str) -> None:
     found = detect_gpus(a_node(gpus=None, labels={label: "4"}), Vendor.NVIDIA)
-    assert (found.count, found.source) == (4, "labels")
+    assert (found.total, found.source) == (4, "labels")
 
 
 def test_a_label_that_is_no_number_is_no_gpu() -> None:
     found = detect_gpus(a_node(gpus=None, labels={"nvidia.com/gpu": "present"}), Vendor.NVIDIA)
-    assert (found.count, found.source) == (0, "none")
+    assert (found.total, found.source) == (0, "none")
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_the_gpus_of_other_makers_are_found_under_their_resource(
 ) -> None:
     node = a_node(gpus=8, resource=resource)
     found = detect_gpus(node, vendor)
-    assert (found.resource, found.count) == (resource, 8)
-    assert detect_gpus(node, Vendor.NVIDIA).count == 0
+    assert (found.resource, found.total) == (resource, 8)
+    assert detect_gpus(node, Vendor.NVIDIA).total == 0
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,20 @@ class FoundAttempt:
     made_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a cluster says of itself.
+
+    Args:
+        attempts: Those of ours that run there, by id.
+        cluster_ids: Which ids the cluster had when they were started, and when a manager's work
+            was dispatched to it, which its manager tells.
+    """
+
+    attempts: tuple[FoundAttempt, ...]
+    cluster_ids: frozenset[str]
+
+
 def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt | None:
     """Return the attempt of a workload, None where it is none that runs or cannot be read."""
     metadata = main["metadata"]
@@ -52,7 +66,7 @@ def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt
     ids = {key: names.find_id(labels, key) for key in (names.ATTEMPT_ID, names.JOB_ID,
                                                        names.TENANT_ID)}  # fmt: skip
     attempt_id, job_id, tenant_id = ids.values()
-    if record is None or record.fate != STARTED or record.is_over or record.evict_reason:
+    if record is None or not _runs(record):
         return None
     if record.is_dispatched:
         return None  # its manager has it, and tells again where it was dispatched to
@@ -80,18 +94,26 @@ def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt
         return None
 
 
-async def list_running(client: KubeClient, records_namespace: str) -> list[FoundAttempt]:
-    """Return every attempt of ours that runs on a cluster, whatever id the cluster had; by id.
+def _runs(record: Record) -> bool:
+    return record.fate == STARTED and not record.is_over and not record.evict_reason
+
+
+async def load_running(client: KubeClient, records_namespace: str) -> Running:
+    """Return every attempt of ours that runs on a cluster, whatever ids the cluster had.
 
     Raises:
         KubeError: If the cluster cannot be read.
     """
     kept = await client.list(CONFIG_MAP, records_namespace, labels={names.RECORD: "attempt"})
-    records = {
-        record.attempt_id: record
-        for each in kept
-        if (record := read_record(each.get("data"))) is not None
-    }
+    records: dict[str, Record] = {}
+    former: set[str] = set()
+    for each in kept:
+        record = read_record(each.get("data"))
+        if record is None:
+            continue
+        records[record.attempt_id] = record
+        if record.is_dispatched and _runs(record):
+            former.add(each["metadata"]["labels"].get(names.CLUSTER, ""))
     kinds = [(JOB, OURS), (DEPLOYMENT, OURS), (CONFIG_MAP, f"{OURS},{names.RELEASE}")]
     if await client.resolve(JOB_SET) is not None:
         kinds.append((JOB_SET, OURS))
@@ -102,4 +124,6 @@ async def list_running(client: KubeClient, records_namespace: str) -> list[Found
             attempt = read_attempt(main, records.get(attempt_id))
             if attempt is not None:
                 found.append(attempt)
-    return sorted(found, key=lambda each: each.attempt_id)
+    former |= {each.cluster_id for each in found}
+    attempts = tuple(sorted(found, key=lambda each: each.attempt_id))
+    return Running(attempts, frozenset(former - {""}))

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import (
+    NOT_ADMITTING,
     NOT_DISPATCHING,
     AttemptPlan,
     BackendError,
@@ -211,6 +212,8 @@ async def make(
         # What it needs is made where it is dispatched to: here no pod of it ever runs.
         await name_manager(client, workload, plan.local_queue)
         return await _apply_main(client, workload.main)
+    if is_by_pod(plan):
+        await require_admission(client, workload, plan.local_queue)
     await _make_claims(client, plan, workload, cluster_id)
     try:
         main = await _apply_main(client, workload.main)
@@ -243,6 +246,29 @@ async def make_owned(
     """Make what a workload needs that somebody else has made, and what goes with it."""
     await _make_claims(client, plan, workload, cluster_id)
     await _make_parts(client, plan, workload, secrets, cluster_id, main)
+
+
+async def require_admission(client: KubeClient, workload: Workload, local_queue: str) -> None:
+    """See that Kueue would admit the pods of a Deployment: it is asked, and nothing is written.
+
+    Its webhook gives them the queue; where it does not look at Deployments they would all start.
+
+    Raises:
+        Unavailable: If it does not.
+        KubeError: What else the cluster refuses.
+    """
+    main = workload.main
+    metadata = {**main["metadata"], "labels": {**main["metadata"]["labels"], QUEUE: local_queue}}
+    try:
+        found = await client.create({**main, "metadata": metadata}, dry_run=True)
+    except AlreadyThere:
+        return  # it was asked before this was made
+    if QUEUE not in (found["spec"]["template"]["metadata"].get("labels") or {}):
+        raise Unavailable(
+            NOT_ADMITTING,
+            "Kueue there does not admit the pods of Deployments: `deployment` (before v0.15 also "
+            "`pod`) is missing among integrations.frameworks of its configuration.",
+        )
 
 
 async def name_manager(client: KubeClient, workload: Workload, local_queue: str) -> None:

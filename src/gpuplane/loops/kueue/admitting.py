@@ -191,12 +191,15 @@ async def write_back(
         settled: Attempts that were bound already.
         now: The instant.
     """
-    for each in seen:
+    found = list(seen)
+    behind = list_behind(found, standings)
+    for each in found:
         if each.state.find(WorkloadCondition.FINISHED) is not None:
             continue
         standing = None if each.attempt_id is None else standings.get(each.attempt_id)
+        waits_for_others = each.state.admitted_at is None and each.attempt_id in behind
         try:
-            if standing is not None:
+            if standing is not None and not waits_for_others:
                 await _give_priority(client, version, each, standing)
                 await _give_age(client, version, each, standing)
             await _give_hold(client, version, each, standing, settled, now)
@@ -206,13 +209,29 @@ async def write_back(
             log.warning("workload %s was not written: %s", each.state.name, error)
 
 
+def list_behind(
+    seen: Iterable[Followed], standings: Mapping[AttemptId, OfferStanding]
+) -> set[AttemptId]:
+    """Return the services that have admitted pods of a lower class than they have now.
+
+    Those are raised first: a pod that waits would else take the place of one that runs.
+    """
+    return {
+        each.attempt_id
+        for each in seen
+        if each.attempt_id is not None and each.is_pod and each.state.admitted_at is not None
+        if (standing := standings.get(each.attempt_id)) is not None
+        and each.state.priority < standing.priority
+    }
+
+
 async def _give_priority(
     client: KubeClient, version: ApiVersion, each: Followed, standing: OfferStanding
 ) -> None:
     if each.state.priority == standing.priority:
         return
-    if each.is_pod and each.state.admitted_at is not None:
-        return  # those that wait are no better than those that run, and take nothing from them
+    if each.is_pod and each.state.priority > standing.priority:
+        return  # its Deployment makes pods of the class it began with: they would take its place
     if each.is_dispatched or each.state.nominated or each.state.cluster_name:
         return  # MultiKueue deletes what it dispatched as soon as the two differ
     wanted = PRIORITY_CLASSES[standing.priority_class]

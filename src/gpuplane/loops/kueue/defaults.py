@@ -1,6 +1,9 @@
 """What a cluster with Kueue gets when it is registered: flavors, classes, a queue over it all."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
@@ -67,12 +70,21 @@ async def take_back_former(
     if not former:
         return []
     live = await load_live(client, version)
-    found = [
-        queues.seen_of(each, former, now)
-        for each in live.values()
-        if (each["metadata"].get("labels") or {}).get(CLUSTER_LABEL) in former
-    ]
+    known = await database.read(lambda s: queues.list_seen(s, cluster.id))
+    if known:  # seen when its former ids were not known yet
+        seen = [
+            replace(each, ours=each.ours or _is_of(live.get(each.key), former)) for each in known
+        ]
+        await database.write(
+            "queues.note_seen",
+            partial(queues.note_seen, cluster_id=cluster.id, seen=seen, now=now),
+        )
+    found = [queues.seen_of(each, former, now) for each in live.values() if _is_of(each, former)]
     return await database.write(
         "queues.take_back",
         partial(queues.take_back, cluster_id=cluster.id, found=found, now=now),
     )
+
+
+def _is_of(obj: Mapping[str, Any] | None, former: Collection[str]) -> bool:
+    return obj is not None and (obj["metadata"].get("labels") or {}).get(CLUSTER_LABEL) in former

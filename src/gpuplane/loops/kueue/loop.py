@@ -117,6 +117,8 @@ class KueueLoop:
 
     async def run_once(self) -> bool:
         """Look after every cluster once."""
+        if not self._following and not self._reaches_any():
+            return False  # nothing is asked of the database where there is no Kubernetes
         if await self._leases.hold(self.name) is None:
             await self.stop()
             return False
@@ -139,6 +141,10 @@ class KueueLoop:
             await self._following.pop(cluster_id).stop()
         await self._looks.run(works, LOOK_S)
         return False
+
+    def _reaches_any(self) -> bool:
+        backends = (each for _, each in self._backends.items())
+        return any(isinstance(each, ReachesKubernetes) for each in backends)
 
     async def stop(self) -> None:
         """Stop following every cluster."""

@@ -10,7 +10,7 @@ from gpuplane.core.mig.profiles import resource_of_profile
 from gpuplane.core.quota.specs import FlavorResource, ResourceGroup
 from gpuplane.core.quota.tree import QuotaTree
 from gpuplane.core.reasons import Reason, Word
-from gpuplane.core.workloads import DeploymentType, JobType, NetworkMode, ResourceRequest
+from gpuplane.core.workloads import DeploymentType, NetworkMode, ResourceRequest
 from gpuplane.domains.jobs.service import Job
 from gpuplane.domains.queues.service import SeenKind, find_laid_out, find_level
 from gpuplane.kube.kueue.flavors import resource_of
@@ -68,7 +68,7 @@ def find_unlaid(view: ClusterView, queue: str, job: Job) -> Reason | None:
     asked = job.spec.placement.network
     if asked is None or asked.mode is not NetworkMode.REQUIRED or job.spec.replicas.count < 2:
         return None
-    if job.spec.job_type is JobType.SERVICE:
+    if job.spec.is_plain_service:
         return Reason(
             Word.NETWORK,
             f"It must lie in one {asked.level}, and Kueue on {view.cluster.name} admits and places "
@@ -107,7 +107,9 @@ def is_short_of_quota(view: ClusterView, queue: str, job: Job, models: Sequence[
     """
     asked = job.spec.resources
     each_milli = asked.gpu_milli if asked.mig_profile is None else 1  # instances count whole
-    amount = asked.gpu_count * each_milli * job.spec.replicas.count
+    # Kueue admits each replica of a service by itself.
+    replicas = 1 if job.spec.is_plain_service else job.spec.replicas.count
+    amount = asked.gpu_count * each_milli * replicas
     used = {
         each.name: {
             FlavorResource(row["flavor"], row["resource"]): row["total"]

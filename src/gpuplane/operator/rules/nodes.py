@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from gpuplane.operator.names import COUNT_LABELS, MEMORY_LABEL, RESOURCES, Vendor
 from gpuplane.operator.rules.seen import Node, Workload
@@ -36,21 +37,21 @@ _WORDS = {
 }
 
 
-class Detected(NamedTuple):
+class Detected(msgspec.Struct, frozen=True):
     """The GPUs of one vendor on a node.
 
     Attributes:
         resource: The extended resource that a pod asks for.
-        count: How many there are.
+        total: How many there are.
         source: Where the number comes from: `allocatable`, `capacity`, `labels` or `none`.
     """
 
     resource: str
-    count: int
+    total: int
     source: str
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A node that can take the workload.
 
     Attributes:
@@ -113,7 +114,7 @@ def find_reason(
         detected: The node's GPUs of that vendor, where they were counted already.
     """
     found = detected or detect_gpus(node, workload.vendor)
-    if found.count == 0:
+    if found.total == 0:
         return LeftOut.NO_GPUS
     if not node.is_ready:
         return LeftOut.NOT_READY
@@ -124,7 +125,7 @@ def find_reason(
         return LeftOut.TAINTED
     if workload.memory_mib and workload.memory_mib > memory_mib(node):
         return LeftOut.GPU_MEMORY
-    if found.count < workload.gpus:
+    if found.total < workload.gpus:
         return LeftOut.TOO_SMALL
     if free < workload.gpus:
         return LeftOut.TOO_FEW_FREE
@@ -156,11 +157,11 @@ def list_candidates(
     most_free = 0
     for node in nodes:
         detected = detect_gpus(node, workload.vendor)
-        free = max(0, detected.count - used.get(node.name, 0))
+        free = max(0, detected.total - used.get(node.name, 0))
         reason = find_reason(node, workload, free, detected)
         if reason is None:
-            mask = _free_mask(detected.count, free, busy.get(node.name, ()))
-            found.append(Candidate(node, detected.resource, free, detected.count, mask))
+            mask = _free_mask(detected.total, free, busy.get(node.name, ()))
+            found.append(Candidate(node, detected.resource, free, detected.total, mask))
             continue
         left_out[reason] += 1
         if reason is LeftOut.TOO_FEW_FREE:

@@ -43,7 +43,7 @@ def plan_preemption(
     best: tuple[tuple[int, int, int, int, str], Preemption] | None = None
     for node in sorted(nodes, key=lambda each: each.name):
         found = detect_gpus(node, workload.vendor)
-        free = max(0, found.count - used.get(node.name, 0))
+        free = max(0, found.total - used.get(node.name, 0))
         if find_reason(node, workload, free) is not LeftOut.TOO_FEW_FREE:
             continue
         may_go = [each for each in placed.get(node.name, ()) if _may_go(each, workload)]

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpuplane.backends.interface import AttemptPlan, AttemptRef, BackendError, ReplicaPlan
+from gpuplane.backends.interface import (
+    AttemptPlan,
+    AttemptRef,
+    BackendError,
+    ReplicaPlan,
+    Unfit,
+)
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests import jobs
 from gpuplane.backends.kubernetes.manifests.workloads import (
@@ -30,7 +36,9 @@ from gpuplane.core.workloads import (
     JobType,
     Mount,
     PlacementRequest,
+    ReplicaRequest,
     ResourceRequest,
+    ScaleTrigger,
     Toleration,
 )
 
@@ -178,11 +186,28 @@ def test_a_service_is_a_deployment_with_probes_and_begins_with_no_replica() -> N
     assert workload.scaling == ()
 
 
+def test_a_service_goes_to_none_by_a_trigger_that_is_not_what_its_pods_use() -> None:
+    plan = a_plan(job_type=JobType.SERVICE, scales=(0, 4))
+    asked = ScaleTrigger("cron", (("desiredReplicas", "2"), ("timezone", "UTC")))
+    assert plan.spec is not None
+    spec = replace(plan.spec, replicas=ReplicaRequest(1, 1, 4, triggers=(asked,)))
+    plan = replace(plan, spec=spec)
+    [scaler] = compute(plan, served=Served(keda=True)).scaling
+    assert scaler["spec"]["minReplicaCount"] == 0
+    metadata = {"desiredReplicas": "2", "timezone": "UTC"}
+    assert scaler["spec"]["triggers"] == [{"type": "cron", "metadata": metadata}]
+    by_use = replace(spec, replicas=ReplicaRequest(triggers=(ScaleTrigger("memory"),)))
+    [scaler] = compute(replace(plan, spec=by_use), served=Served(keda=True)).scaling
+    assert scaler["spec"]["minReplicaCount"] == 1
+    with pytest.raises(Unfit, match="the cluster has no KEDA"):
+        compute(plan)
+
+
 @pytest.mark.parametrize(
     ("served", "kind", "least"),
     [
         (BARE, "HorizontalPodAutoscaler", ("minReplicas", 1)),
-        (Served(keda=True), "ScaledObject", ("minReplicaCount", 0)),
+        (Served(keda=True), "ScaledObject", ("minReplicaCount", 1)),
     ],
 )
 def test_a_service_is_scaled_by_what_the_cluster_has_where_each_pod_waits_for_its_place(

@@ -173,4 +173,15 @@ def test_the_kueue_of_a_manager_leaves_nominating_to_the_order_of_preference() -
     told = yaml.safe_load(values["managerConfig"]["controllerManagerConfigYaml"])
     assert told["multiKueue"] == {"dispatcherName": DISPATCHER}
     assert told["integrations"]["frameworks"][0] == "batch/job"
-    assert compute_values(addon("kueue"), {}, "worker") == {}
+    values = compute_values(addon("kueue"), {}, "worker")
+    assert yaml.safe_load(values["managerConfig"]["controllerManagerConfigYaml"]) == {
+        name: each for name, each in told.items() if name != "multiKueue"
+    }
+
+
+@pytest.mark.parametrize("role", ["manager", "worker"])
+def test_the_kueue_that_is_installed_admits_services_and_holds_up_no_other_pods(role: str) -> None:
+    values = compute_values(addon("kueue"), {}, role)
+    told = yaml.safe_load(values["managerConfig"]["controllerManagerConfigYaml"])
+    assert "deployment" in told["integrations"]["frameworks"]
+    assert "pod" not in told["integrations"]["frameworks"]

@@ -5,9 +5,10 @@ The Deployment is made with no replicas; the release gives it as many as were ad
 
 from typing import Any
 
-from gpuplane.backends.interface import AttemptPlan
+from gpuplane.backends.interface import AttemptPlan, Unfit
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.pods import owner_labels
+from gpuplane.core.reasons import Word
 
 DEFAULT_PORT = 8080
 """Where a service listens that leaves the port to us; it is told by `PORT`."""
@@ -17,6 +18,9 @@ CPU_TARGET_PERCENT = 80
 
 KEDA_COOLDOWN_S = 300
 """How long without a request before a service goes to none: KEDA's own default."""
+
+_USES = frozenset({"cpu", "memory"})
+"""Triggers by what pods use: where none runs, nothing is used, and nothing wakes it."""
 
 
 def port_of(plan: AttemptPlan) -> int:
@@ -72,31 +76,53 @@ def compute_scaling(
 ) -> tuple[dict[str, Any], ...]:
     """Return what scales a service, nothing where its number of replicas is fixed.
 
-    Kubernetes' own autoscaler cannot go to none without an alpha gate, so scale-to-zero needs
-    KEDA; without it such a service keeps one replica.
+    Kubernetes' own autoscaler cannot go to none without an alpha gate, and KEDA goes there by
+    other triggers than CPU and memory alone: its webhook refuses the rest. So without such a
+    trigger a service keeps one replica.
+
+    Raises:
+        BackendError: If it names triggers and the cluster has no KEDA to follow them.
+
+    Source:
+        kedacore/keda v2.18, apis/keda/v1alpha1/scaledobject_webhook.go, verifyCPUMemoryScalers.
     """
     if plan.scales is None:
         return ()
     least, most = plan.scales
+    asked = plan.spec.replicas.triggers if plan.spec is not None else ()
+    if asked and not has_keda:
+        raise Unfit(
+            Word.START_REFUSED,
+            "replicas.triggers",
+            "the cluster has no KEDA, which alone follows them",
+            "Leave them out to scale by CPU use, or have KEDA installed.",
+        )
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
     metadata = {"name": name, "labels": owner_labels(plan, cluster_id)}
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
     if has_keda:
-        trigger = {
-            "type": "cpu",
-            "metricType": "Utilization",
-            "metadata": {"value": str(CPU_TARGET_PERCENT)},
-        }
+        triggers: list[dict[str, Any]] = [
+            {"type": each.type, "metadata": dict(each.metadata)} for each in asked
+        ]
+        if not triggers:
+            triggers = [
+                {
+                    "type": "cpu",
+                    "metricType": "Utilization",
+                    "metadata": {"value": str(CPU_TARGET_PERCENT)},
+                }
+            ]
+        reaches_none = any(each["type"] not in _USES for each in triggers)
         scaled: dict[str, Any] = {
             "apiVersion": "keda.sh/v1alpha1",
             "kind": "ScaledObject",
             "metadata": metadata,
             "spec": {
                 "scaleTargetRef": target,
-                "minReplicaCount": least,
+                "minReplicaCount": least if reaches_none else max(1, least),
                 "maxReplicaCount": most,
                 "cooldownPeriod": KEDA_COOLDOWN_S,
-                "triggers": [trigger],
+                "triggers": triggers,
             },
         }
         return (scaled,)

@@ -31,6 +31,7 @@ from gpuplane.domains.jobs.schemas.parts import (
     SimulatedBody,
     TolerationBody,
     TopologyBody,
+    TriggerBody,
     WindowBody,
 )
 from gpuplane.domains.jobs.service import (
@@ -251,6 +252,10 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
             min=spec.replicas.fewest,
             max=spec.replicas.maximum,
             scale_to_zero=spec.replicas.scale_to_zero,
+            triggers=[
+                TriggerBody.checked(type=each.type, metadata=dict(each.metadata))
+                for each in spec.replicas.triggers
+            ],
         ),
         "placement": _placement(spec),
         "estimated_duration_seconds": spec.estimated_duration_s,

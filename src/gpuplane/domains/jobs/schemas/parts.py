@@ -25,6 +25,9 @@ from gpuplane.domains.jobs.schemas.values import (
     MAX_CHART_VALUES,
     MAX_DATA,
     MAX_ITEMS,
+    MAX_TRIGGER_CHARS,
+    MAX_TRIGGER_KEYS,
+    MAX_TRIGGERS,
     AbsolutePath,
     Digest,
     Environment,
@@ -279,6 +282,19 @@ class ResourcesBody(Body):
     ephemeral_storage_gb: EphemeralGb = 100.0
 
 
+class TriggerBody(Body):
+    """What scales a service on a cluster with KEDA: a type of its triggers, and its metadata."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    metadata: Annotated[
+        dict[
+            Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
+            Annotated[str, Field(max_length=MAX_TRIGGER_CHARS)],
+        ],
+        Field(max_length=MAX_TRIGGER_KEYS),
+    ] = Field(default_factory=dict)
+
+
 class ReplicasBody(Body):
     """How many copies: `count` asked, `minimum` that may start, all or nothing with `gang`."""
 
@@ -288,6 +304,9 @@ class ReplicasBody(Body):
     min: ReplicasFromZero | None = None
     max: Replicas | None = None
     scale_to_zero: Flag = False
+    triggers: Annotated[list[TriggerBody], Field(max_length=MAX_TRIGGERS)] = Field(
+        default_factory=list
+    )
 
 
 class ArrayBody(Body):

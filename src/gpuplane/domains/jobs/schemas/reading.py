@@ -21,6 +21,7 @@ from gpuplane.core.workloads import (
     ReplicaRequest,
     ResourceRequest,
     RetryPolicy,
+    ScaleTrigger,
     SecretReference,
     SimulatedBehaviour,
     SourceType,
@@ -147,6 +148,12 @@ def _check_kind(body: JobIn) -> None:
             "Only a service can scale to zero.",
             field="replicas.scale_to_zero",
             fix="Leave it out, or use job_type service.",
+        )
+    if body.job_type is not JobType.SERVICE and body.replicas.triggers:
+        raise BadJob(
+            "Only a service is scaled by triggers.",
+            field="replicas.triggers",
+            fix="Leave them out, or use job_type service.",
         )
     if body.array is not None and body.job_type is JobType.SERVICE:
         raise BadJob(
@@ -299,7 +306,12 @@ def _replicas(body: ReplicasBody, job_type: JobType) -> ReplicaRequest:
             fix="Leave max out.",
         )
     lowest = low if job_type is JobType.SERVICE and low and low != minimum else None
-    return ReplicaRequest(body.count, minimum, high, body.gang, body.scale_to_zero, lowest)
+    triggers = tuple(
+        ScaleTrigger(each.type, tuple(sorted(each.metadata.items()))) for each in body.triggers
+    )
+    return ReplicaRequest(
+        body.count, minimum, high, body.gang, body.scale_to_zero, lowest, triggers
+    )
 
 
 def _placement(body: PlacementBody, job: JobIn) -> PlacementRequest:

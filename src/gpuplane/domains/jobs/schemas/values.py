@@ -22,6 +22,10 @@ MAX_DURATION_S = 315_360_000
 MAX_ARRAY = 1_000_000
 MAX_RETRIES = 100
 MAX_ITEMS = 1_000
+MAX_TRIGGERS = 5
+"""Of one service: an autoscaler asks each of them, again and again."""
+MAX_TRIGGER_KEYS = 20
+MAX_TRIGGER_CHARS = 1_000
 MAX_TEXT = 32_768
 """Characters of one environment value, argument or line of a simulated log."""
 MAX_ENV = 1_000

@@ -11,6 +11,7 @@ from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.jobs.errors import BadJob, NotPartOfProduct
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import workspaces
+from gpuplane.domains.jobs.rules.scaling import find_bounds
 from gpuplane.domains.jobs.service.classes import require_class_of_queues, require_queue
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.sizes import require_room
@@ -47,6 +48,7 @@ def check_submission(lookups: Lookups, submission: Submission, now: int) -> Clus
         _check_release(candidates, is_named=cluster is not None)
     else:
         _check_backend(spec, candidates)
+    _check_triggers(spec, candidates)
     places = _with_workers(lookups.session, candidates)
     _check_gpus(spec, places)
     require_room(lookups, spec, places)
@@ -106,6 +108,24 @@ def _check_release(candidates: Sequence[Cluster], *, is_named: bool) -> None:
             "A Helm release is for one cluster, and none is named.",
             field="cluster",
             fix=f"Clusters that can: {names}.",
+        )
+
+
+def _check_triggers(spec: JobSpec, candidates: Sequence[Cluster]) -> None:
+    """Refuse triggers where nothing would ever look at them."""
+    if not spec.replicas.triggers:
+        return
+    if find_bounds(spec) is None:
+        raise BadJob(
+            "Triggers scale a service between min and max, and its number of replicas is fixed.",
+            field="replicas.triggers",
+            fix="Give replicas.min and replicas.max, or leave the triggers out.",
+        )
+    if not any(each.kind == "kubernetes" for each in candidates):
+        raise BadJob(
+            "Triggers are KEDA's, which only clusters of Kubernetes have.",
+            field="replicas.triggers",
+            fix="Name a registered cluster, or leave the triggers out.",
         )
 
 

@@ -318,7 +318,7 @@ def note_growth_waiting(
 def retire(
     session: WriteSession, job: Job, attempt: Attempt, gone: Sequence[Replica], now: int
 ) -> Attempt:
-    """Take replicas from an attempt that are over because fewer are wanted; return it as it is now.
+    """Take replicas from an attempt that are over and that it goes on without; return it as it is.
 
     What each held ends when it ended; the attempt and its job go on.
 

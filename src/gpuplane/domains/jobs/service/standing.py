@@ -8,7 +8,7 @@ from gpuplane.core.lifecycle.jobs import HOLDING, Condition, JobStatus
 from gpuplane.core.scheduling.ordering import BOOST_UNIT, compute_effective
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.core.scheduling.windows import find_current_window, find_next_window
-from gpuplane.core.workloads import PRIORITY_VALUES, BudgetAction, JobType, Priority
+from gpuplane.core.workloads import PRIORITY_VALUES, BudgetAction, Priority
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
@@ -70,7 +70,7 @@ def load_offer_standings(
         door = Door(None, offer.cluster_queue)
         effective, _ = compute_effective(workload_of(job, "", "", door), boosts, now)
         boosted = max(PRIORITY_VALUES[job.spec.priority], effective // BOOST_UNIT)
-        if job.spec.job_type is JobType.SERVICE:
+        if job.spec.is_plain_service:
             boosted = PRIORITY_VALUES[job.spec.priority]
         found[offer.attempt_id] = _standing_of(job, told, boosted)
     return found | _load_growing(session, cluster_id, now, is_frozen=frozen)

@@ -27,9 +27,9 @@ def arm_from_environment() -> None:
 def failpoint(name: str) -> None:
     """End this process with SIGKILL if the named point is armed and its hit has come."""
     if _trace is not None and name not in _seen:
-        _seen.add(name)
         with Path(_trace).open("a", encoding="utf-8") as file:
             file.write(name + "\n")
+        _seen.add(name)  # only now: another thread that passes it may end the process at once
     if not _armed:
         return
     left = _armed.get(name)

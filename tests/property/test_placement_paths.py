@@ -156,9 +156,20 @@ alike = st.integers(2, 4).flatmap(
 )
 fleets = st.one_of(alike, some_nodes())
 classes = st.lists(a_random_class(), min_size=1, max_size=4)
-mixes = st.lists(a_random_class(), max_size=6).map(
+seen_mixes = st.lists(a_random_class(), max_size=6).map(
     lambda some: compute_typical_mix(some, share=1.0, max_classes=8)
 )
+
+
+def of_gpus_alone(mix: TypicalMix) -> TypicalMix:
+    """Return a mix that says nothing of CPU and memory, as a given one does."""
+    return mix._replace(
+        classes=tuple(each._replace(cpu_milli=0) for each in mix.classes),
+        large=tuple((each._replace(cpu_milli=0, memory_mib=0), n) for each, n in mix.large),
+    )
+
+
+mixes = st.one_of(seen_mixes, seen_mixes.map(of_gpus_alone))
 policies = st.builds(Policy, placement=st.sampled_from(list(PlacementPolicy)))
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=25)
 Clear = tuple[list[int], int, str]

@@ -44,10 +44,9 @@ def typical_mix(sizes: Iterable[int] = TYPICAL_SIZES) -> TypicalMix:
 
 
 class _Told(NamedTuple):
-    """A node, its pods, whose devices are all told by their annotations, and what is left."""
+    """A node of whose pods all devices are told by annotations, and what is left."""
 
     record: NodeRecord
-    pods: dict[str, PodFacts]
     books: Books
 
 
@@ -79,7 +78,8 @@ class ClusterState:
         self._claiming: set[str] = set()
         self._gone: dict[str, None] = {}
         self._kept: list[Take] = []
-        self._dirty: set[str] = set()
+        # By node that is to be looked at the pods that came, changed or went.
+        self._dirty: dict[str, dict[str, None]] = {}
         self._is_stale = True
         self._gangs_changed = False
         self._look_again_at = 0
@@ -108,7 +108,7 @@ class ClusterState:
         if known is None or known.facts != record.facts or known.is_ours != record.is_ours:
             self._is_stale = True
         elif known.claims != record.claims or known.names != record.names:
-            self._dirty.add(name)
+            self._dirty.setdefault(name, {})
 
     def put_claims(self, name: str, claims: tuple[Claim, ...]) -> None:
         """Take in what a node's claims are, read from the server itself."""
@@ -132,7 +132,7 @@ class ClusterState:
         self._pods[pod.uid] = pod
         if pod.node:
             self._on_node.setdefault(pod.node, {})[pod.uid] = pod
-            self._dirty.add(pod.node)
+            self._dirty.setdefault(pod.node, {})[pod.uid] = None
         if pod.gang:
             self._gangs.setdefault(pod.gang, {})[pod.uid] = pod
             self._gangs_changed = True
@@ -151,7 +151,7 @@ class ClusterState:
     def _leave(self, pod: PodFacts) -> None:
         if pod.node:
             self._on_node[pod.node].pop(pod.uid, None)
-            self._dirty.add(pod.node)
+            self._dirty.setdefault(pod.node, {})[pod.uid] = None
         if pod.gang:
             members = self._gangs[pod.gang]
             members.pop(pod.uid, None)
@@ -226,7 +226,8 @@ class ClusterState:
             return
         self.bench.now = now
         if is_due:
-            self._dirty.update(self._claiming)
+            for name in self._claiming:
+                self._dirty.setdefault(name, {})
         for take in self._kept:
             self.fleet.release(take)
         self._kept = []
@@ -234,7 +235,7 @@ class ClusterState:
             self._rebuild(now)
         else:
             for name in sorted(self._dirty):
-                self._look_at(name, now)
+                self._look_at(name, now, self._dirty[name])
         self._dirty.clear()
         self._plan(now)
         self.fleet.settle()
@@ -250,15 +251,21 @@ class ClusterState:
         self.place_of = {name.decode(): i for i, name in enumerate(names)}
         self._takes, self._disputed, self._told = {}, {}, {}
         for name in sorted({*self._on_node, *self._claiming}):
-            self._look_at(name, now)
+            self._look_at(name, now, {})
         self._is_stale = False
         self.generation += 1
 
     def _make_bench(self, now: int) -> Bench:
         return Bench(self.fleet, self._policy, self._mix, now, SEED)
 
-    def _look_at(self, name: str, now: int) -> None:
-        """Count what the pods of a node hold, instead of what was counted before."""
+    def _look_at(self, name: str, now: int, changed: Iterable[str]) -> None:
+        """Count what the pods of a node hold, instead of what was counted before.
+
+        Args:
+            name: The node.
+            now: In ms.
+            changed: Pods that came, changed or went since the last look, by uid.
+        """
         index, record = self.place_of.get(name), self.nodes.get(name)
         is_ours = index is not None and record is not None and record.is_ours
         claims = []
@@ -269,7 +276,12 @@ class ClusterState:
             del self._on_node[name]
         told = self._told.get(name)
         if told is not None:
-            if is_ours and not claims and told.record is record and self._follow(told, pods or {}):
+            if (
+                is_ours
+                and not claims
+                and told.record is record
+                and self._follow(told, pods or {}, changed)
+            ):
                 return
             del self._told[name]
         before = self._takes.pop(name, {})
@@ -302,17 +314,17 @@ class ClusterState:
             and not held.disputed
             and all(pod.gpu_ids or not pod.wants_devices for pod in pods.values())
         ):
-            self._told[name] = _Told(record, dict(pods), held.books)
+            self._told[name] = _Told(record, held.books)
         return held.takes
 
-    def _follow(self, told: _Told, pods: Mapping[str, PodFacts]) -> bool:
+    def _follow(self, told: _Told, pods: Mapping[str, PodFacts], changed: Iterable[str]) -> bool:
         """Count only the pods of a node that changed; return whether their annotations allow it.
 
         The columns are as they were where they do not.
         """
-        known, books = told.pods, told.books
-        gone = {uid: books.give_back(uid) for uid, pod in known.items() if pods.get(uid) is not pod}
-        fresh = [pod for uid, pod in pods.items() if uid not in books.takes]
+        books, fleet = told.books, self.fleet
+        gone = {uid: books.give_back(uid) for uid in changed if uid in books.takes}
+        fresh = [pods[uid] for uid in changed if uid in pods]
         for place, pod in enumerate(fresh):
             if not books.take_told(pod):
                 for each in fresh[:place]:
@@ -320,16 +332,14 @@ class ClusterState:
                 books.takes.update(gone)
                 return False
         for uid, takes in gone.items():
-            del known[uid]
             if books.takes.get(uid) != takes:
                 for take in takes:
-                    self.fleet.release(take)
+                    fleet.release(take)
         for pod in fresh:
-            known[pod.uid] = pod
             takes = books.takes[pod.uid]
             if gone.get(pod.uid) != takes:
                 for take in takes:
-                    self.fleet.allocate(take)
+                    fleet.allocate(take)
         return True
 
     def _stands(self, claim: Claim, node: str, now: int) -> bool:

@@ -32,6 +32,7 @@ from gpuplane.core.scheduling.scores import (
     compute_chance,
     compute_price_steps,
     compute_ranks,
+    follows_from_gpus,
     follows_from_state,
 )
 from gpuplane.core.scheduling.workload import Workload
@@ -39,6 +40,9 @@ from gpuplane.core.topology.tables import SubsetTable
 
 _RowKey = tuple[str, int, int]
 """Class, the first maintenance it may run into, the upcoming reservations that bind it as bits."""
+
+_StateKey = tuple[int, int, int]
+"""Kind of node, pattern of free shares, score of the links of the best free GPUs."""
 
 NOT_FIT = -1
 """The rank of a node that does not fit the class now."""
@@ -80,6 +84,7 @@ class Row:
         self._suits: Bools | None = None
         self._suits_any: bool | None = None
         self._by_state = follows_from_state(context)
+        self._by_gpus = follows_from_gpus(context)
         need = self.need
         # What asks for single GPUs of a node looks at them as a table.
         self._is_plain = not (
@@ -89,6 +94,7 @@ class Row:
             or context.hint is not None
         )
         self._rank_of: dict[int, int] = {}
+        self._rank_with: dict[_StateKey, int] = {}
         self._epoch = self.fleet.epoch
         self._seen = self.fleet.clock
         self._fits: Bools | None = self._lasting & filters.compute_passing(
@@ -171,8 +177,7 @@ class Row:
         self._seen = clock
         if self._epoch != fleet.epoch:
             self._epoch = fleet.epoch
-            self._rank_of.clear()
-            self.steps.clear()
+            self._forget()
         ranks = self._ranks
         if ranks is None and self._place is not None:
             return  # the table looks for itself
@@ -182,7 +187,10 @@ class Row:
         unknown = []
         for node in changed:
             if self._lasting[node]:
-                rank = self._rank_of.get(fleet.state_of[node])
+                state = fleet.state_of[node]
+                rank = self._rank_of.get(state)
+                if rank is None and self._by_gpus:
+                    rank = self._rank_in(node, state)
                 if rank is None:
                     unknown.append(node)
                 else:
@@ -195,9 +203,59 @@ class Row:
         self.context = context
         self.version = version
         self._fits = self.fits if self._place is None else None
+        self._by_gpus = follows_from_gpus(context)
         self._ranks = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without what was found by state: states are numbered anew, or rank otherwise."""
         self._rank_of.clear()
+        self._rank_with.clear()
         self.steps.clear()
+
+    def _rank_in(self, node: int, state: int) -> int | None:
+        """Return the rank of a node in a state not seen before, None where none like it was.
+
+        Free CPU and memory, and which of equal GPUs are free, make many states of few patterns.
+        """
+        key = self._key_in(node, state)
+        rank = NOT_FIT if key is None else self._rank_with.get(key)
+        if rank is not None:
+            self._remember(state, rank)
+        return rank
+
+    def _key_in(self, node: int, state: int) -> _StateKey | None:
+        """Return all that the rank of a state follows from, None where there is no room in it."""
+        fleet, need = self.fleet, self.need
+        states, resources = fleet.states, need.resources
+        value = states.values[state]
+        if (
+            value.cpu < resources.cpu_milli
+            or value.memory < resources.memory_mib
+            or value.ephemeral < resources.ephemeral_mib
+        ):
+            return None
+        links = 0
+        if need.link_scores is not None:
+            free = states.gpus[state].mask & int(need.granted_mask[node])
+            links = int(need.link_scores[fleet.topology_index[node], free])
+        return value.kind, states.pattern[state], links
+
+    def _remember(self, state: int, rank: int) -> None:
+        if len(self._rank_of) >= MAX_REMEMBERED:
+            self._rank_of.clear()
+        self._rank_of[state] = rank
+
+    def _learn(self, node: int, rank: int) -> None:
+        """Remember the rank that a node was found to have."""
+        state = self.fleet.state_of[node]
+        self._remember(state, rank)
+        if self._by_gpus:
+            key = self._key_in(node, state)
+            if key is not None:
+                if len(self._rank_with) >= MAX_REMEMBERED:
+                    self._rank_with.clear()
+                self._rank_with[key] = rank
 
     def leave(self) -> None:
         """Let go of the place in the table; the row itself can still be used."""
@@ -246,11 +304,8 @@ class Row:
             ranks[passing] = compute_ranks(self.context, where[passing])
         self._ranks[where] = ranks
         if len(where) <= MAX_SINGLY and self._by_state:
-            if len(self._rank_of) >= MAX_REMEMBERED:
-                self._rank_of.clear()
-            state_of = self.fleet.state_of
             for node, rank in zip(where.tolist(), ranks.tolist(), strict=True):
-                self._rank_of[state_of[node]] = rank
+                self._learn(node, rank)
 
     def _look_at(self, node: int) -> None:
         """Do the same for one node."""
@@ -261,9 +316,7 @@ class Row:
             rank = int(compute_ranks(self.context, node))
         self.ranks[node] = rank
         if self._by_state:
-            if len(self._rank_of) >= MAX_REMEMBERED:
-                self._rank_of.clear()
-            self._rank_of[self.fleet.state_of[node]] = rank
+            self._learn(node, rank)
 
 
 def _keep_where(kept: Bools, ranks: Ranks) -> Ranks:

@@ -48,7 +48,8 @@ def choose_devices(row: Row, node: int) -> Take:
 def _choose_gpus(row: Row, node: int) -> int:
     need, fleet = row.need, row.fleet
     count = need.resources.gpu_count
-    free = int(fleet.gpu_free_mask[node]) & int(need.granted_mask[node])
+    # Of the state, so that no column is written for it.
+    free = fleet.states.gpus[fleet.state_of[node]].mask & int(need.granted_mask[node])
     place = int(fleet.topology_index[node])
     if place >= 0:
         found = int(_subset_row(row, place)[free])

@@ -179,6 +179,11 @@ class BoundMix:
             self._step_by_part = self._cpu.searchsorted(amounts, side="right")
             self._step_by_part[:cells] = 0
 
+    @property
+    def is_of_gpus_alone(self) -> bool:
+        """Whether no class of the mix asks for CPU or memory."""
+        return not any(self._cpu_amounts) and self.large.is_of_gpus_alone
+
     def _lay_out_models(self) -> None:
         """Note which classes are for the models of which nodes."""
         sets = {each.models for each in self._fleet.states.patterns}

@@ -70,6 +70,11 @@ class LargeRoom:
         """Whether nothing large is asked for."""
         return not self._classes
 
+    @property
+    def is_of_gpus_alone(self) -> bool:
+        """Whether no large class asks for CPU or memory."""
+        return not any(each.cpu_milli or each.memory_mib for each in self._classes)
+
     def largest(self, where: Where) -> Counts:
         """Return 0–1024 per node: the share of the very largest requests that could start there."""
         return self._refresh()[0][where]

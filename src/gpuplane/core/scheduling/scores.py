@@ -208,6 +208,30 @@ def follows_from_state(context: ScoreContext) -> bool:
     return need.data_percent is None and not need.is_withheld and not is_random
 
 
+def follows_from_gpus(context: ScoreContext) -> bool:
+    """Tell whether nodes of one kind rank the same by pattern of free GPUs and score of links.
+
+    Free CPU and memory then say whether the class fits, and nothing more. So it is not where some
+    of a node's GPUs are for others: then it matters which of them are free.
+    """
+    need = context.need
+    return (
+        context.policy.placement in _BY_GPUS
+        and need.wants_gpus
+        and not (need.is_partly_eligible or need.avoids_reservations)
+        and need.partly_granted is None
+        and context.hint is None
+        and context.mix.is_of_gpus_alone
+        and follows_from_state(context)
+    )
+
+
+_BY_GPUS = frozenset(
+    {PlacementPolicy.FRAGMENTATION, PlacementPolicy.LEAST_LOADED, PlacementPolicy.MOST_LOADED}
+)
+"""Policies that look at nothing but GPUs of a node for a class that asks for some."""
+
+
 def score_of_rank(rank: int, context: ScoreContext, node: int) -> int:
     """Return the 0–100 score to show for a node's rank."""
     if context.policy.placement is PlacementPolicy.COST_OPTIMIZED:

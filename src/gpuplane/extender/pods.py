@@ -4,11 +4,10 @@ Owns the translation from a Pod object, as an informer or kube-scheduler sends i
 Never keeps the object: a pod is a few numbers and names here.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -25,6 +24,9 @@ from gpuplane.extender import names
 MIB = 2**20
 MAX_GANG = 4_096
 """More pods than any gang has; a larger number is a slip, and bounds what is planned at once."""
+MAX_RESOURCES_BYTES = 1_024
+"""What containers ask for is remembered by its JSON; longer ones than any real one are read each
+time."""
 NO_JOB: Final = JobId(UUID(int=0))
 _ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -51,9 +53,12 @@ class Resources(msgspec.Struct, gc=False):
 
 
 class Container(msgspec.Struct, rename="camel", gc=False):
-    """One container; `restartPolicy: Always` makes an init container a sidecar."""
+    """One container; `restartPolicy: Always` makes an init container a sidecar.
 
-    resources: Resources | None = None
+    What it asks for stays JSON: most pods ask for what others did, in the same bytes.
+    """
+
+    resources: msgspec.Raw = msgspec.Raw()
     restart_policy: str | None = None
 
 
@@ -166,13 +171,9 @@ def facts_of(view: PodView) -> PodFacts | None:
     if status is not None and status.phase in _ENDED:
         return None
     metadata, spec = view.metadata, view.spec
-    amounts = _request_of(spec)
+    gpus, resource, profile, migs, cpu, memory, ephemeral = _demand_of(spec)
     annotations = metadata.annotations or {}
-    gpus, resource = _whole(amounts)
-    profile, migs = _mig(amounts)
     affinity = bytes(spec.affinity)
-    cpu = amounts.get("cpu", 0)
-    memory, ephemeral = amounts.get("memory", 0), amounts.get("ephemeral-storage", 0)
     tolerations = spec.tolerations
     selector = spec.node_selector
     workload = _workload(
@@ -281,6 +282,55 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 
 
+class _Demand(NamedTuple):
+    """What a pod asks for: devices and other amounts, as `PodFacts` has them."""
+
+    gpus: int
+    resource: str
+    profile: str
+    migs: int
+    cpu: int
+    memory: int
+    ephemeral: int
+
+
+def _demand_of(spec: Spec) -> _Demand:
+    containers = spec.containers
+    is_plain = not (spec.init_containers or spec.resources or spec.overhead)
+    if is_plain and containers is not None and len(containers) == 1:
+        raw = bytes(containers[0].resources)
+        return _demand_in(raw) if len(raw) <= MAX_RESOURCES_BYTES else _demand(_read_amounts(raw))
+    return _demand(_request_of(spec))
+
+
+@lru_cache(maxsize=4_096)
+def _demand_in(raw: bytes) -> _Demand:
+    """Return the demand of a pod of one container from the JSON of its resources."""
+    return _demand(_read_amounts(raw))
+
+
+def _demand(amounts: Amounts) -> _Demand:
+    cpu, memory = amounts.get("cpu", 0), amounts.get("memory", 0)
+    ephemeral = amounts.get("ephemeral-storage", 0)
+    return _Demand(*_whole(amounts), *_mig(amounts), cpu, memory, ephemeral)
+
+
+def _read_amounts(raw: bytes) -> Amounts:
+    """Return what one container asks for.
+
+    Raises:
+        BadPod: If it is not what the API says.
+    """
+    try:
+        found = _RESOURCES.decode(raw) if raw else None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadPod(f"resources: {error}") from error
+    return _sum(found)
+
+
+_RESOURCES: Final = msgspec.json.Decoder(Resources | None)
+
+
 def _whole(amounts: Amounts) -> tuple[int, str]:
     for resource in names.GPU_RESOURCES:
         if amounts.get(resource):
@@ -305,12 +355,14 @@ def _request_of(spec: Spec) -> Amounts:
     Source: Kubernetes, "Resource sharing within containers" of init and sidecar containers: the
     containers and sidecars together, or the most that starting up takes, whichever is more.
     """
-    total = _sum([each.resources for each in spec.containers or ()])
+    total: Amounts = {}
+    for each in spec.containers or ():
+        total = _add(total, _read_amounts(bytes(each.resources)))
     if spec.init_containers:
         beside: Amounts = {}
         starting: Amounts = {}
         for each in spec.init_containers:
-            own = _sum((each.resources,))
+            own = _read_amounts(bytes(each.resources))
             if each.restart_policy == "Always":
                 beside = _add(beside, own)
                 starting = _most(starting, beside)
@@ -318,25 +370,18 @@ def _request_of(spec: Spec) -> Amounts:
                 starting = _most(starting, _add(beside, own))
         total = _most(_add(total, beside), starting)
     if spec.resources is not None:
-        total = {**total, **_sum((spec.resources,))}
+        total = {**total, **_sum(spec.resources)}
     if spec.overhead:
         total = _add(total, {name: amount_of(name, each) for name, each in spec.overhead.items()})
     return total
 
 
-def _sum(parts: Iterable[Resources | None]) -> Amounts:
-    total: Amounts = {}
-    for each in parts:
-        if each is None:
-            continue
-        asked = each.requests or {}
-        if each.limits:
-            # What has a limit and no request asks for its limit.
-            asked = {**each.limits, **asked}
-        for name, value in asked.items():
-            amount = amount_of(name, value)
-            total[name] = total[name] + amount if name in total else amount
-    return total
+def _sum(asked: Resources | None) -> Amounts:
+    """Return the amounts that a container asks for; a limit without request is one."""
+    if asked is None:
+        return {}
+    wanted = {**(asked.limits or {}), **(asked.requests or {})}
+    return {name: amount_of(name, value) for name, value in wanted.items()}
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:

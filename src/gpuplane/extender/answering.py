@@ -15,7 +15,7 @@ from gpuplane.core.scheduling.bench import NOT_FIT
 from gpuplane.extender.naming import Candidates, NameIndex, look_up
 from gpuplane.extender.nodes import Topologies, read_record
 from gpuplane.extender.pods import BadPod, PodFacts, PodView, facts_of
-from gpuplane.extender.protocol import BadBody, PreemptionArgs, Reader, split
+from gpuplane.extender.protocol import BadBody, PreemptionArgs, Reader, is_split, split
 from gpuplane.extender.rendering import MOST_POINTS, Buffer, NodeBytes, Rendered, encode
 from gpuplane.extender.state import ClusterState
 
@@ -60,6 +60,7 @@ class Answerer:
         self._read = Reader()
         self._views = _Views(state)
         self._asked: dict[bytes, PodFacts | None] = {}
+        self._latest: tuple[bytes, PodFacts | None] | None = None
         self._given: _Views | None = None
         self._versions: dict[str, str] = {}
         self._topologies = Topologies()
@@ -81,27 +82,33 @@ class Answerer:
 
         `prioritize` asks about the pod of the `filter` a moment before, in the same bytes.
         """
+        latest = self._latest
+        if latest is not None and is_split(body, latest[0]):
+            return latest[1], _NULL, body[len(latest[0]) - 1 : -1]
         parts = split(body)
         if parts is not None:
             raw, names = parts
             if raw in self._asked:
-                return self._asked[raw], _NULL, names
+                pod = self._asked[raw]
+                self._latest = (body[: -len(names)], pod)
+                return pod, _NULL, names
             try:
                 pod = _pod_of(self._read.pod(raw))
             except BadBody:
                 pass
             else:
-                self._remember(raw, pod)
+                if len(raw) <= MAX_POD_BYTES:
+                    self._remember(raw, pod)
+                    self._latest = (body[: -len(names)], pod)
                 return pod, _NULL, names
         # Read as a whole it is an error with the field's name, or something written otherwise.
         args = self._read.args(body)
         return _pod_of(args.pod), args.nodes, args.names
 
     def _remember(self, raw: bytes, pod: PodFacts | None) -> None:
-        if len(raw) <= MAX_POD_BYTES:
-            if len(self._asked) >= MAX_KEPT_LISTS:
-                del self._asked[next(iter(self._asked))]
-            self._asked[raw] = pod
+        if len(self._asked) >= MAX_KEPT_LISTS:
+            del self._asked[next(iter(self._asked))]
+        self._asked[raw] = pod
 
     # The three questions.
 

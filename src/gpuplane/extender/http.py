@@ -7,6 +7,7 @@ Answering a request costs no task unless the handler needs to wait.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 import httptools
@@ -75,6 +76,17 @@ _PHRASES = {
     500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
+
+
+@lru_cache(maxsize=64)
+def _head_of(status: int, content_type: bytes, keeps: bool) -> bytes:  # noqa: FBT001 - a key
+    """Return the head of an answer up to the number of its bytes."""
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%bContent-Length: " % (
+        status,
+        _PHRASES.get(status, b""),
+        content_type,
+        b"" if keeps else b"Connection: close\r\n",
+    )
 
 
 class Limits(NamedTuple):
@@ -297,13 +309,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n" % (
-            response.status,
-            _PHRASES.get(response.status, b""),
-            response.content_type,
-            len(response.body),
-            b"" if keeps else b"Connection: close\r\n",
-        )
+        before = _head_of(response.status, response.content_type, keeps)
+        head = b"%b%d\r\n\r\n" % (before, len(response.body))
         # Two pieces, because a copy of a long answer costs more than the call.
         transport.writelines((head, response.body))
         if keeps:

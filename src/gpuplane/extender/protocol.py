@@ -169,6 +169,16 @@ def split(body: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
+def is_split(body: bytes, head: bytes) -> bool:
+    """Tell whether `split` finds the same pod as in a body that began with this head.
+
+    Args:
+        body: A question.
+        head: All of a question that was split up to the bracket before its first name.
+    """
+    return body.startswith(head) and body.endswith(b"]}")
+
+
 def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """Return a body that is as it should be.
 

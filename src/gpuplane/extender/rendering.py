@@ -16,7 +16,7 @@ import numpy as np
 from gpuplane.core.fleet.columns import Bools, Fleet
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling import filters
-from gpuplane.core.scheduling.bench import MAX_REMEMBERED, NOT_FIT, Row
+from gpuplane.core.scheduling.bench import MAX_REMEMBERED, NOT_FIT, Row, StateKey
 from gpuplane.core.scheduling.explain import describe_request
 from gpuplane.core.scheduling.filters import PERMANENT_WORDS, Filter
 from gpuplane.core.scheduling.scores import follows_from_state, scores_of_ranks
@@ -28,6 +28,8 @@ Buffer = bytes | memoryview
 MOST_POINTS = 10
 """`MaxExtenderPriority` of k8s.io/kube-scheduler/extender/v1. Only the best candidate gets them: of
 all candidates kube-scheduler takes the core's choice unless its own scores speak against it."""
+FEWEST_EACH: Final = 128
+"""Names below which a join of their bytes is as quick as writing rows of a table."""
 _MOST: Final = b"%d" % MOST_POINTS
 _OTHERS = MOST_POINTS - 1
 _POINTS: Final[Points] = (np.arange(101) * _OTHERS // 100).astype(np.uint8)
@@ -57,6 +59,10 @@ class NodeBytes:
         return [encode(name) for name in self.names]
 
     @cached_property
+    def _quoted(self) -> Pieces:
+        return Pieces(self.quoted)
+
+    @cached_property
     def _listed(self) -> Pieces:
         return Pieces([name + b"," for name in self.quoted])
 
@@ -68,6 +74,22 @@ class NodeBytes:
     def write_list(self, candidates: Candidates) -> bytes:
         """Return names as a JSON list."""
         return b"[" + candidates.join(self._listed)[:-1] + b"]"
+
+    def write_each(self, places: Places, said: bytes) -> bytes:
+        """Return each name with the same words behind it, with commas between.
+
+        Args:
+            places: One at least.
+            said: What stands behind each.
+        """
+        table = self._quoted.table
+        if table is None or len(places) < FEWEST_EACH:
+            return (said + b",").join(_pick(self.quoted, places)) + said
+        words = np.frombuffer(said + b",", dtype=f"V{len(said) + 1}")
+        row = np.empty(len(places), dtype=[("name", table.dtype), ("said", words.dtype)])
+        row["name"] = table.take(places)
+        row["said"] = words
+        return row.tobytes()[:-1]
 
     def write_scores(
         self, candidates: Candidates, points: Points | None = None, best: int | None = None
@@ -111,6 +133,7 @@ class Rendered:
         self._code = np.full(len(self._fleet), _UNJUDGED, dtype=np.uint8)
         self._by_state = follows_from_state(row.context)
         self._word_of: dict[int, Word] = {}
+        self._word_with: dict[StateKey, Word] = {}
         self._epoch = self._fleet.epoch
         self._all = filters.list_active(row.need, filters.FILTERS)
         self._active = filters.list_active(row.need, filters.DYNAMIC_FILTERS)
@@ -118,7 +141,7 @@ class Rendered:
 
     def find_outside(self, places: Places) -> Bools:
         """Return at which of these nodes the class does not fit, shape (place,)."""
-        outside: Bools = self.row.ranks[places] == NOT_FIT
+        outside: Bools = self.row.ranks.take(places) == NOT_FIT
         if self._is_neutral is not None:
             outside &= ~self._is_neutral[places]
         return outside
@@ -133,7 +156,7 @@ class Rendered:
     def list_points(self, places: Places) -> Points:
         """Return the points of nodes that are not the best, 0 where the class does not fit."""
         row = self.row
-        return _POINTS.take(scores_of_ranks(row.ranks[places], row.context, places), mode="clip")
+        return _POINTS.take(scores_of_ranks(row.ranks.take(places), row.context, places), mode="clip")
 
     def _find_word(self, node: int) -> Word:
         """Return the first filter that refuses a node.
@@ -148,12 +171,25 @@ class Rendered:
         if self._epoch != fleet.epoch:
             self._epoch = fleet.epoch
             self._word_of.clear()
+            self._word_with.clear()
         state = fleet.state_of[node]
         known = self._word_of.get(state)
         if known is None:
             if len(self._word_of) >= MAX_REMEMBERED:
                 self._word_of.clear()
-            known = self._word_of[state] = self._ask(node, self._active)
+            known = self._word_of[state] = self._find_dynamic_word(node)
+        return known
+
+    def _find_dynamic_word(self, node: int) -> Word:
+        """Return the first filter that refuses a state; those with equal GPUs are refused alike."""
+        key = self.row.find_key(node)
+        if key is None:
+            return self._ask(node, self._active)
+        known = self._word_with.get(key)
+        if known is None:
+            if len(self._word_with) >= MAX_REMEMBERED:
+                self._word_with.clear()
+            known = self._word_with[key] = self._ask(node, self._active)
         return known
 
     def _ask(self, node: int, active: Sequence[Filter]) -> Word:
@@ -178,11 +214,11 @@ class Rendered:
         Args:
             nodes: Some of those where the class does not fit.
         """
-        codes = self._code[nodes]
+        codes = self._code.take(nodes)
         unjudged = nodes[codes == _UNJUDGED].tolist()
         if unjudged:
             self._code[unjudged] = [_CODE_OF[self._find_word(node)] for node in unjudged]
-            codes = self._code[nodes]
+            codes = self._code.take(nodes)
         failed: list[bytes] = []
         lasting: list[bytes] = []
         counts = []
@@ -190,8 +226,7 @@ class Rendered:
             there = np.sort(nodes[codes == _CODE_OF[word]])
             counts.append((word, len(there)))
             chosen = lasting if word in PERMANENT_WORDS else failed
-            said = b":" + self.said(word)
-            chosen.append((said + b",").join(_pick(self._texts.quoted, there)) + said)
+            chosen.append(self._texts.write_each(there, b":" + self.said(word)))
         return b",".join(failed), b",".join(lasting), counts
 
 

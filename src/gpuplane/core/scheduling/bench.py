@@ -41,7 +41,7 @@ from gpuplane.core.topology.tables import SubsetTable
 _RowKey = tuple[str, int, int]
 """Class, the first maintenance it may run into, the upcoming reservations that bind it as bits."""
 
-_StateKey = tuple[int, int, int]
+StateKey = tuple[int, int, int]
 """Kind of node, pattern of free shares, score of the links of the best free GPUs."""
 
 NOT_FIT = -1
@@ -94,7 +94,7 @@ class Row:
             or context.hint is not None
         )
         self._rank_of: dict[int, int] = {}
-        self._rank_with: dict[_StateKey, int] = {}
+        self._rank_with: dict[StateKey, int] = {}
         self._epoch = self.fleet.epoch
         self._seen = self.fleet.clock
         self._fits: Bools | None = self._lasting & filters.compute_passing(
@@ -218,13 +218,20 @@ class Row:
 
         Free CPU and memory, and which of equal GPUs are free, make many states of few patterns.
         """
-        key = self._key_in(node, state)
+        key = self._find_key(node, state)
         rank = NOT_FIT if key is None else self._rank_with.get(key)
         if rank is not None:
             self._remember(state, rank)
         return rank
 
-    def _key_in(self, node: int, state: int) -> _StateKey | None:
+    def find_key(self, node: int) -> StateKey | None:
+        """Return all that rank and refusal of a node follow from, None where that is more.
+
+        That is: CPU, memory or storage are missing, or the class looks at more than free GPUs.
+        """
+        return self._find_key(node, self.fleet.state_of[node]) if self._by_gpus else None
+
+    def _find_key(self, node: int, state: int) -> StateKey | None:
         """Return all that the rank of a state follows from, None where there is no room in it."""
         fleet, need = self.fleet, self.need
         states, resources = fleet.states, need.resources
@@ -251,7 +258,7 @@ class Row:
         state = self.fleet.state_of[node]
         self._remember(state, rank)
         if self._by_gpus:
-            key = self._key_in(node, state)
+            key = self._find_key(node, state)
             if key is not None:
                 if len(self._rank_with) >= MAX_REMEMBERED:
                     self._rank_with.clear()

@@ -102,10 +102,9 @@ class Books:
     def take_named(self, pod: PodFacts, ids: tuple[str, ...]) -> bool:
         """Give a pod the devices that are named, unless somebody has them."""
         mask, migs = self._read(ids)
-        wanted = pod.wants_devices
-        if not wanted:
+        if not pod.wants_devices:
             return False
-        fits = mask & self._free == mask and all(each in self._instances for each in migs)
+        fits = mask & self._free == mask and self._instances.issuperset(migs)
         if not fits or mask.bit_count() + len(migs) != len(ids):
             self.disputed.append(pod.uid)
             return False
@@ -142,16 +141,24 @@ class Books:
         amounts: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         self._free &= ~mask
-        self._instances.difference_update(migs)
-        found = (Take(self._index, mask, WHOLE_GPU_MILLI, *amounts),)
-        more = (Take(self._index, 0, WHOLE_GPU_MILLI, 0, 0, 0, each) for each in migs)
-        self.takes[uid] = (*found, *more) if migs else found
+        found: tuple[Take, ...] = (Take(self._index, mask, WHOLE_GPU_MILLI, *amounts),)
+        if migs:
+            self._instances.difference_update(migs)
+            more = (Take(self._index, 0, WHOLE_GPU_MILLI, 0, 0, 0, each) for each in migs)
+            found = (*found, *more)
+        self.takes[uid] = found
 
     def _read(self, ids: tuple[str, ...]) -> tuple[int, list[MigHold]]:
         mask, migs = 0, []
+        places = self._record.places
         for text in ids:
+            if "/" not in text:
+                place = places.get(text)
+                if place is not None:
+                    mask |= 1 << place
+                continue
             gpu, _, rest = text.partition("/")
-            place = self._record.places.get(gpu)
+            place = places.get(gpu)
             if place is None:
                 continue
             profile, _, start = rest.rpartition("/")

@@ -191,7 +191,7 @@ class NameIndex:
         at = known.find(lambda offset: np.ndarray((count,), "<u8", padded, 2 + offset, (stride,)))
         # A row is `name","`; after the last one there is a bracket instead of comma and quote.
         last = known.rows[at[-1]].tobytes()[:-2] + b"]"
-        if raw.endswith(last) and raw.startswith(known.rows.take(at[:-1]).tobytes(), 2):
+        if raw.endswith(last) and raw.startswith(known.rows.take(at[:-1]).data, 2):
             return known.places.take(at)
         return None
 

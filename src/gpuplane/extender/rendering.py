@@ -132,8 +132,8 @@ class Rendered:
         # Why each of them is refused, as far as somebody asked since the node changed.
         self._code = np.full(len(self._fleet), _UNJUDGED, dtype=np.uint8)
         self._by_state = follows_from_state(row.context)
-        self._word_of: dict[int, Word] = {}
-        self._word_with: dict[StateKey, Word] = {}
+        self._code_of: dict[int, int] = {}
+        self._code_with: dict[StateKey, int] = {}
         self._epoch = self._fleet.epoch
         self._all = filters.list_active(row.need, filters.FILTERS)
         self._active = filters.list_active(row.need, filters.DYNAMIC_FILTERS)
@@ -158,8 +158,8 @@ class Rendered:
         row = self.row
         return _POINTS.take(scores_of_ranks(row.ranks.take(places), row.context, places), mode="clip")
 
-    def _find_word(self, node: int) -> Word:
-        """Return the first filter that refuses a node.
+    def _find_code(self, node: int) -> int:
+        """Return the first filter that refuses a node, by its word's code.
 
         Filters that look at what is free look at a node's state alone: one look for each state.
         """
@@ -170,35 +170,35 @@ class Rendered:
         fleet = self._fleet
         if self._epoch != fleet.epoch:
             self._epoch = fleet.epoch
-            self._word_of.clear()
-            self._word_with.clear()
+            self._code_of.clear()
+            self._code_with.clear()
         state = fleet.state_of[node]
-        known = self._word_of.get(state)
+        known = self._code_of.get(state)
         if known is None:
-            if len(self._word_of) >= MAX_REMEMBERED:
-                self._word_of.clear()
-            known = self._word_of[state] = self._find_dynamic_word(node)
+            if len(self._code_of) >= MAX_REMEMBERED:
+                self._code_of.clear()
+            known = self._code_of[state] = self._find_dynamic_code(node)
         return known
 
-    def _find_dynamic_word(self, node: int) -> Word:
+    def _find_dynamic_code(self, node: int) -> int:
         """Return the first filter that refuses a state; those with equal GPUs are refused alike."""
         key = self.row.find_key(node)
         if key is None:
             return self._ask(node, self._active)
-        known = self._word_with.get(key)
+        known = self._code_with.get(key)
         if known is None:
-            if len(self._word_with) >= MAX_REMEMBERED:
-                self._word_with.clear()
-            known = self._word_with[key] = self._ask(node, self._active)
+            if len(self._code_with) >= MAX_REMEMBERED:
+                self._code_with.clear()
+            known = self._code_with[key] = self._ask(node, self._active)
         return known
 
-    def _ask(self, node: int, active: Sequence[Filter]) -> Word:
+    def _ask(self, node: int, active: Sequence[Filter]) -> int:
         need, fleet = self.row.need, self._fleet
         where = slice(node, node + 1)
         for each in active:
             if not each.passes(need, fleet, where)[0]:
-                return each.word
-        return Word.GPU_COUNT
+                return _CODE_OF[each.word]
+        return _CODE_OF[Word.GPU_COUNT]
 
     def said(self, word: Word) -> bytes:
         """Return the message for nodes that a filter refuses, as JSON."""
@@ -212,18 +212,23 @@ class Rendered:
         """Return what fails now, what fails for good, as JSON without braces, and counts by word.
 
         Args:
-            nodes: Some of those where the class does not fit.
+            nodes: Some of those where the class does not fit, in the order of the answer.
         """
+        if not len(nodes):
+            return b"", b"", []
         codes = self._code.take(nodes)
-        unjudged = nodes[codes == _UNJUDGED].tolist()
-        if unjudged:
-            self._code[unjudged] = [_CODE_OF[self._find_word(node)] for node in unjudged]
+        if not codes.all():
+            for node in nodes[codes == _UNJUDGED].tolist():
+                self._code[node] = self._find_code(node)
             codes = self._code.take(nodes)
+        different = [int(codes[0])]
+        if not (codes == different[0]).all():
+            different = np.flatnonzero(np.bincount(codes)).tolist()
         failed: list[bytes] = []
         lasting: list[bytes] = []
         counts = []
-        for word in sorted(_WORDS[code] for code in np.flatnonzero(np.bincount(codes)).tolist()):
-            there = np.sort(nodes[codes == _CODE_OF[word]])
+        for word, code in sorted((_WORDS[code], code) for code in different):
+            there = nodes if len(different) == 1 else nodes[codes == code]
             counts.append((word, len(there)))
             chosen = lasting if word in PERMANENT_WORDS else failed
             chosen.append(self._texts.write_each(there, b":" + self.said(word)))

@@ -268,9 +268,9 @@ class Answerer:
             return self._judge_gang(pod, candidates, wanted, view.texts)
         column = candidates.column
         is_outside = rendered.find_outside(column)
-        outside = column[is_outside]
-        if not len(outside) and not candidates.unknown:
+        if not candidates.unknown and not is_outside.any():
             return None, b"", b""
+        outside = column[is_outside]
         fitting = Candidates(column[~is_outside])
         failed, lasting, counts = rendered.refusals(outside)
         for word, count in counts:

@@ -150,13 +150,17 @@ class Rendered:
         """Forget why nodes that changed were refused; the row is up to date."""
         clock = self._fleet.clock
         if clock != self._seen:
-            self._code[self._fleet.list_changed(self._seen)] = _UNJUDGED
+            # A question is asked every few changes: one by one costs less than an index of a list.
+            for node in self._fleet.list_changed(self._seen):
+                self._code[node] = _UNJUDGED
             self._seen = clock
 
     def list_points(self, places: Places) -> Points:
         """Return the points of nodes that are not the best, 0 where the class does not fit."""
         row = self.row
-        return _POINTS.take(scores_of_ranks(row.ranks.take(places), row.context, places), mode="clip")
+        return _POINTS.take(
+            scores_of_ranks(row.ranks.take(places), row.context, places), mode="clip"
+        )
 
     def _find_code(self, node: int) -> int:
         """Return the first filter that refuses a node, by its word's code.

@@ -49,6 +49,8 @@ NOT_FIT = -1
 
 MAX_SINGLY = 64
 """Changed nodes looked up one by one; more are cheaper looked at together."""
+MAX_SINGLY_BY_GPUS = 256
+"""The same where nearly every state is known by its free GPUs: few are left to be ranked."""
 MIN_SPARSE = 4
 """Part of the nodes, as one in so many, below which only those that fit are ranked."""
 MAX_REMEMBERED = 4_096
@@ -181,7 +183,8 @@ class Row:
         ranks = self._ranks
         if ranks is None and self._place is not None:
             return  # the table looks for itself
-        if ranks is None or not self._by_state or len(changed) > MAX_SINGLY:
+        most = MAX_SINGLY_BY_GPUS if self._by_gpus else MAX_SINGLY
+        if ranks is None or not self._by_state or len(changed) > most:
             self._look(changed)
             return
         unknown = []

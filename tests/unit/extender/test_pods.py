@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.core.topology.matrix import LinkPreference
-from gpuplane.extender.pods import BadPod
+from gpuplane.extender.pods import MAX_RESOURCES_BYTES, BadPod
 from tests.unit.extender.objects import a_pod, facts
 
 
@@ -75,3 +75,26 @@ def test_a_quantity_that_is_none_is_named() -> None:
     pod = a_pod("x", cpu="a lot")
     with pytest.raises(BadPod, match="cpu"):
         facts(pod)
+
+
+def test_resources_that_are_none_are_refused() -> None:
+    for resources in (5, "much", {"requests": ["cpu"]}):
+        with pytest.raises(BadPod, match="resources"):
+            facts(a_pod("x", containers=[{"name": "main", "resources": resources}]))
+
+
+def test_resources_too_long_to_be_remembered_count_alike() -> None:
+    others = {
+        f"example.org/{'x' * 50}-{number}": "1" for number in range(MAX_RESOURCES_BYTES // 50)
+    }
+    asked = {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "4"}
+    short = facts(a_pod("x", containers=[{"resources": {"requests": asked}}]))
+    long = facts(a_pod("x", containers=[{"resources": {"requests": {**others, **asked}}}]))
+    assert long == short
+    assert (long.gpus, long.cpu_milli, long.memory_mib) == (4, 2_000, 1_024)
+
+
+def test_a_container_without_resources_asks_for_nothing() -> None:
+    for container_of_none in ({"name": "main"}, {"name": "main", "resources": None}):
+        pod = facts(a_pod("x", containers=[container_of_none]))
+        assert (pod.gpus, pod.cpu_milli) == (0, 0)

@@ -58,7 +58,7 @@ class Stored:
             return _absent()
         if "apply" in request.headers["content-type"]:
             self.applied.append(path)
-        merged = _merge(found or {}, request.json)
+        merged = merge(found or {}, request.json)
         merged["metadata"].setdefault("uid", path)
         self.objects[path] = merged
         return Reply(body=merged)
@@ -99,7 +99,8 @@ def _absent() -> Reply:
     return Reply(404, {"reason": "NotFound", "message": "not found"})
 
 
-def _merge(old: Any, patch: Any) -> Any:
+def merge(old: Any, patch: Any) -> Any:
+    """Return what a JSON merge patch (RFC 7386) makes of a value."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     made = dict(old) if isinstance(old, dict) else {}
@@ -107,5 +108,5 @@ def _merge(old: Any, patch: Any) -> Any:
         if each is None:
             made.pop(name, None)
         else:
-            made[name] = _merge(made.get(name), each)
+            made[name] = merge(made.get(name), each)
     return made

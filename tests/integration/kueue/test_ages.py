@@ -9,8 +9,7 @@ import pytest
 from gpuplane.backends.interface import Phase
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
-from gpuplane.loops.kueue.admitting import find_age, instant_text
-from gpuplane.loops.kueue.workloads import follow
+from gpuplane.loops.kueue.workloads import find_age, follow, instant_text
 from tests.integration.jobs.offers import offered, seen, settle, take_in
 from tests.integration.kueue.conftest import Kueue
 from tests.integration.kueue.stored import Stored

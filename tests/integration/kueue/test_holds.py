@@ -15,7 +15,7 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.jobs.tables import JobRow
 from gpuplane.kit.clock import instant_to_text
-from gpuplane.loops.kueue.admitting import MAX_RETRY_S
+from gpuplane.loops.kueue.holding import MAX_RETRY_S
 from tests.integration.jobs.worlds import H100
 from tests.integration.kueue.conftest import Kueue
 from tests.integration.kueue.stored import Stored

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from gpuplane.kube.kinds import WORKLOAD
+from typing import Any
+
+from gpuplane.kube.kinds import JOB, WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
-from gpuplane.loops.kueue.workloads import follow
+from gpuplane.loops.kueue.workloads import Followed, find_age, follow
 from tests.kubernetes.kueue.test_three_tenants import FLAVOR, GPU, gpus, open_tenant
 from tests.kubernetes.kueue.worlds import KueueWorld
 
@@ -70,29 +72,88 @@ async def test_a_raised_class_a_suspension_and_the_accounts_of_what_waits_in_kue
     await world.until(lambda: world.has_status(jobs["older"], "running"), "it runs after all")
 
 
-async def test_what_is_held_gives_the_quota_back_that_kueue_reserved_for_it(
+def job_of_others(space: str, pods: int) -> dict[str, Any]:
+    """Return a Job of so many GPUs for the door `main` that somebody makes with kubectl."""
+    container = {
+        "name": "main",
+        "image": "registry.test/python:3.11",
+        "command": ["sleep", "600"],
+        "resources": {"limits": {GPU: "1"}},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "theirs",
+            "namespace": space,
+            "labels": {"kueue.x-k8s.io/queue-name": "main"},
+        },
+        "spec": {
+            "suspend": True,
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"spec": {"containers": [container], "restartPolicy": "Never"}},
+        },
+    }
+
+
+async def test_what_is_held_gives_its_quota_to_others_at_once_and_stays_in_line(
     world: KueueWorld,
 ) -> None:
-    tenant, base = await open_tenant(world, "acme", 1), f"/clusters/{world.name}"
+    tenant, base = await open_tenant(world, "acme", 2), f"/clusters/{world.name}"
+    space = f"tenant-{tenant}"
     await world.loops["kueue"].run_once()
-    first = (await world.submit(tenant, name="first", **gpus(1)))["id"]
+    first = (await world.submit(tenant, name="first", **gpus(2)))["id"]
     await world.until(lambda: world.has_status(first, "running"), "it runs")
     held = (await world.submit(tenant, name="held", **gpus(1)))["id"]
+    service = {"name": "web", "job_type": "service", "replicas": {"count": 1}}
+    web = (await world.submit(tenant, **{**gpus(1), **service}))["id"]
 
-    async def stands() -> bool:
-        return "held" in await priorities(world, tenant)
+    async def workloads() -> dict[str, Followed]:
+        found = [follow(each) for each in await world.client.list(WORKLOAD.at("v1beta2"), space)]
+        return {each.state.owners[0][1].partition("-")[0]: each for each in found}
 
-    await world.until(stands, "it stands in Kueue's line")
+    async def stand() -> bool:
+        return {"held", "web"} <= set(await workloads())
+
+    await world.until(stand, "they stand in Kueue's line")
+    before = (await workloads())["web"]
     await world.ask("POST", f"{base}/freeze", json={"reason": "the room is hot"})
     await world.ask("DELETE", f"/jobs/{first}")
 
     async def gave_it_back() -> bool:
-        found = await world.client.list(WORKLOAD.at("v1beta2"), f"tenant-{tenant}")
-        states = [follow(each).state for each in found]
-        mine = [each for each in states if each.owners[0][1].startswith("held-")]
-        told = [each.conditions.get(str(WorkloadCondition.EVICTED)) for each in mine]
-        return [each and each.reason for each in told] == ["AdmissionCheck"]
+        found = await workloads()
+        mine = [each for name, each in found.items() if name in ("held", "web")]
+        return len(mine) == 2 and all(
+            each.state.find(WorkloadCondition.EVICTED) is not None
+            and each.state.find(WorkloadCondition.QUOTA_RESERVED) is None
+            and each.hold is not None
+            and each.hold["state"] == "Pending"
+            and each.requeue_at is not None
+            for each in mine
+        )
 
-    await world.until(gave_it_back, "Kueue has its quota back, by our check")
+    await world.until(gave_it_back, "Kueue has their quota back and keeps them out of the line")
+    told = await workloads()
+    assert find_age(told["held"]) == told["held"].state.created_at, "it goes behind nobody"
+    assert "Its cluster is frozen." in told["held"].state.explain()[1]
+    await world.turn(3)
+    assert {name: each.version for name, each in (await workloads()).items()} == {
+        name: each.version for name, each in told.items()
+    }, "nothing goes round in circles"
+
+    await world.client.create(job_of_others(space, 2))
+
+    async def theirs_run() -> bool:
+        found = (await workloads()).get("theirs")
+        return found is not None and found.state.admitted_at is not None
+
+    await world.until(theirs_run, "others have all the quota meanwhile")
     assert await world.has_status(held, "queued")
     assert "job.scheduled" not in await world.kinds(held)
+    await world.client.delete(JOB, "theirs", space)
+    await world.ask("POST", f"{base}/thaw")
+    await world.until(lambda: world.has_status(held, "running"), "it starts when it is let")
+    await world.until(lambda: world.has_status(web, "running"), "the service does too")
+    after = (await workloads())["web"]
+    assert after.state.uid == before.state.uid, "no pod was made anew"

@@ -7,8 +7,7 @@ from typing import Any
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.kube.kinds import WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
-from gpuplane.loops.kueue.admitting import find_age
-from gpuplane.loops.kueue.workloads import follow
+from gpuplane.loops.kueue.workloads import find_age, follow
 from tests.kubernetes.kueue.worlds import KueueWorld
 
 GPU = "nvidia.com/gpu"

@@ -6,9 +6,7 @@ priorities and the state of our AdmissionCheck, each guarded by the version that
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.scheduling.policy import Boosts
@@ -19,26 +17,20 @@ from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
 from gpuplane.kube.kinds import JOB, JOB_SET, POD, WORKLOAD
 from gpuplane.kube.kueue.names import (
-    HOLD_CHECK,
     PRIORITY_CLASSES,
     PRIORITY_LABEL,
     ApiVersion,
     WorkloadCondition,
 )
 from gpuplane.kube.kueue.states import Told
+from gpuplane.loops.kueue.holding import give_hold
 from gpuplane.loops.kueue.replicas import group_pods, read_one, read_pods, take_in_replicas
-from gpuplane.loops.kueue.workloads import AGE_MARK, Followed
+from gpuplane.loops.kueue.workloads import AGE_MARK, BY_CHECK, Followed, find_age, instant_text
 
 log = logging.getLogger("gpuplane.kueue")
 
-RETRY_S = 60
-"""When a held workload is tried again where no instant is known."""
-MAX_RETRY_S = 3_600
-MAX_MESSAGE = 1_000
 AGE_MS = 2_000
 """Ages that differ by less are the same: Kubernetes tells whole seconds."""
-BY_CHECK = "AdmissionCheck"
-"""The reason of Kueue's Evicted condition whose instant is the age of what waits."""
 DELETED = "Its Workload was deleted on the cluster by somebody else; it is not started again."
 Reread = Callable[[Followed], Awaitable[Followed | None]]
 
@@ -202,7 +194,7 @@ async def write_back(
             if standing is not None and not waits_for_others:
                 await _give_priority(client, version, each, standing)
                 await _give_age(client, version, each, standing)
-            await _give_hold(client, version, each, standing, settled, now)
+            await give_hold(client, version, each, standing, settled, now)
         except (Conflict, NotThere):
             continue  # it moved on meanwhile: the next turn sees how
         except KubeError as error:
@@ -290,86 +282,6 @@ async def _give_age(
     await client.patch(kind, each.state.name, patch, each.state.namespace, subresource="status")
 
 
-def find_age(each: Followed) -> int | None:
-    """Return the instant by which Kueue orders a Workload that waits, ms since the epoch."""
-    evicted = each.state.find(WorkloadCondition.EVICTED)
-    if evicted is not None and evicted.reason == BY_CHECK:
-        return evicted.at
-    return each.state.created_at
-
-
-async def _give_hold(
-    client: KubeClient,
-    version: ApiVersion,
-    each: Followed,
-    standing: OfferStanding | None,
-    settled: set[AttemptId],
-    now: int,
-) -> None:
-    hold = each.hold
-    if hold is None or each.state.find(WorkloadCondition.QUOTA_RESERVED) is None:
-        return
-    # A manager admits what its worker may have started already.
-    is_admitted = each.state.admitted_at is not None or bool(each.state.cluster_name)
-    state, message, retry_s = decide_hold(
-        each.attempt_id, standing, settled, now, is_admitted=is_admitted
-    )
-    if each.is_dispatched and state == "Retry":
-        state, retry_s = "Pending", None  # its manager takes it back
-    if (hold.get("state"), hold.get("message", "")) == (state, message):
-        return
-    if hold.get("state") == "Ready" and each.state.admitted_at is not None:
-        return  # it runs or is about to: what stops it now is an eviction, not a check
-    told: dict[str, Any] = {
-        **hold,
-        "state": state,
-        "message": message[:MAX_MESSAGE],
-        "lastTransitionTime": instant_text(now),
-    }
-    if retry_s is not None:
-        told["requeueAfterSeconds"] = retry_s
-    others = [check for check in each.checks if check.get("name") != HOLD_CHECK]
-    patch = {
-        "metadata": {"resourceVersion": each.version},
-        "status": {"admissionChecks": [*others, told]},
-    }
-    await client.patch(
-        WORKLOAD.at(str(version)),
-        each.state.name,
-        patch,
-        each.state.namespace,
-        subresource="status",
-    )
-
-
-def decide_hold(
-    attempt_id: AttemptId | None,
-    standing: OfferStanding | None,
-    settled: set[AttemptId],
-    now: int,
-    *,
-    is_admitted: bool,
-) -> tuple[str, str, int | None]:
-    """Return (state, message, seconds until it is tried again) of our AdmissionCheck.
-
-    Work that is not ours is never held. Ours is held until its offer is known here, so that
-    nothing starts that was taken back; what must wait gives its quota back meanwhile.
-    """
-    if attempt_id is None:
-        return "Ready", "It was not submitted through gpuplane.", None
-    if attempt_id in settled and is_admitted:
-        return "Ready", "It was started.", None
-    if attempt_id in settled:
-        # It was let go once, or it would not have been bound: what asks again was taken back.
-        return "Pending", "It was started once and is not started again.", None
-    if standing is None:
-        return "Pending", "gpuplane does not offer it any more.", None
-    if standing.may_start:
-        return "Ready", standing.sentence, None
-    wait = RETRY_S if standing.retry_at is None else (standing.retry_at - now) // 1000 + 1
-    return "Retry", standing.sentence, min(max(1, wait), MAX_RETRY_S)
-
-
 async def load_standings(
     database: Database, cluster_id: ClusterId, boosts: Boosts, now: int
 ) -> tuple[Mapping[AttemptId, OfferStanding], set[AttemptId]]:
@@ -378,8 +290,3 @@ async def load_standings(
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
     # Of a service whose replicas are admitted one by one, more may start at any time.
     return standings, {each.id for each in running if not each.by_pod}
-
-
-def instant_text(now: int) -> str:
-    """Return an instant as Kubernetes writes it."""
-    return datetime.fromtimestamp(now // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

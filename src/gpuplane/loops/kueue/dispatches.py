@@ -15,8 +15,7 @@ from gpuplane.domains.jobs.service import Offer
 from gpuplane.kube.kueue.multikueue import cluster_of_worker
 from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.kube.kueue.states import WorkloadState
-from gpuplane.loops.kueue.admitting import instant_text
-from gpuplane.loops.kueue.workloads import Followed
+from gpuplane.loops.kueue.workloads import Followed, instant_text
 
 TAKEN_BACK = "Kueue took it back from the cluster that it was dispatched to."
 

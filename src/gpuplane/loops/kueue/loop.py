@@ -24,14 +24,14 @@ from gpuplane.kube.informers import Informer
 from gpuplane.kube.kinds import ADMISSION_CHECK, WORKLOAD
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
-from gpuplane.loops.kueue.admitting import instant_text, load_standings, take_in, write_back
+from gpuplane.loops.kueue.admitting import load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
 from gpuplane.loops.kueue.dispatches import follow_dispatches, follow_lost_workers
 from gpuplane.loops.kueue.namespaces import write_namespaces
 from gpuplane.loops.kueue.nominating import Nominations
 from gpuplane.loops.kueue.syncing import sync
 from gpuplane.loops.kueue.wanting import Wanted, load_wanted, wanted_objects
-from gpuplane.loops.kueue.workloads import Followed, follow
+from gpuplane.loops.kueue.workloads import Followed, follow, instant_text
 from gpuplane.loops.looks import Looks, Work
 from gpuplane.loops.ports import Backends
 

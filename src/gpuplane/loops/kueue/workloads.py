@@ -3,15 +3,20 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from gpuplane.core.ids import AttemptId
 from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
-from gpuplane.kube.kueue.states import Told, WorkloadState, read_workload
+from gpuplane.kube.kueue.states import Told, WorkloadState, instant_of, read_workload
 
 AGE_MARK = "It was taken back before and stands in line since"
 """How the message of an Evicted condition begins that tells the age of what was never admitted."""
+HOLD_MARK = "gpuplane holds it back:"
+"""How the message of an Evicted condition begins that gives back the quota of what is held."""
+BY_CHECK = "AdmissionCheck"
+"""The reason of Kueue's Evicted condition whose instant is the age of what waits."""
 ATTEMPT_LABEL = "gpuplane.io/attempt-id"
 CLUSTER_LABEL = "gpuplane.io/cluster-id"
 ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
@@ -39,6 +44,8 @@ class Followed:
     cluster_id: str = ""
     is_dispatched: bool = False
     """Whether another cluster's Kueue made it here, and would make it again if it changed."""
+    requeue_at: int | None = None
+    """Before when Kueue does not try it again, ms since the epoch; None where nothing is said."""
 
     def is_foreign(self, ids: Collection[str]) -> bool:
         """Return whether another control plane made it: it is not touched.
@@ -57,7 +64,8 @@ class Followed:
     def eviction(self) -> Told | None:
         """Return what its cluster says of having taken back what it admitted, None for never."""
         told = self.state.conditions.get(str(WorkloadCondition.EVICTED))
-        return None if told is None or AGE_MARK in told.message else told
+        is_ours = told is not None and any(m in told.message for m in (AGE_MARK, HOLD_MARK))
+        return None if is_ours else told
 
     @property
     def is_pod(self) -> bool:
@@ -83,6 +91,7 @@ class Followed:
 def follow(found: Mapping[str, Any]) -> Followed:
     """Return what is kept of a Workload."""
     labels = _labels(found) or _variables(found)
+    requeue = (found.get("status") or {}).get("requeueState") or {}
     return Followed(
         read_workload(found),
         found["metadata"].get("resourceVersion", ""),
@@ -90,7 +99,21 @@ def follow(found: Mapping[str, Any]) -> Followed:
         _attempt_of(labels),
         labels.get(CLUSTER_LABEL, ""),
         DISPATCHED_LABEL in (found["metadata"].get("labels") or {}),
+        instant_of(requeue.get("requeueAt")),
     )
+
+
+def find_age(each: Followed) -> int | None:
+    """Return the instant by which Kueue orders a Workload that waits, ms since the epoch."""
+    evicted = each.state.find(WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.reason == BY_CHECK:
+        return evicted.at
+    return each.state.created_at
+
+
+def instant_text(now: int) -> str:
+    """Return an instant as Kubernetes writes it."""
+    return datetime.fromtimestamp(now // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _labels(found: Mapping[str, Any]) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT
+from gpuplane.domains.placements import service as placements
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
@@ -177,13 +178,14 @@ async def remove_ours(client: KubeClient, ids: Collection[str]) -> int:
 async def forget(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
-    """Delete credentials, keys and offers, mark devices absent, cancel what waits for it."""
+    """Delete credentials, keys and offers, end its devices' time, cancel what waits for it."""
     if not _is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
 
     def unit(session: WriteSession) -> int:
         store_nodes(session, cluster.id, (), new_id, now)
+        placements.retire_cluster(session, cluster.id, now)
         jobs.drop_offers(session, cluster.id)
         cancelled = jobs.end_pinned(session, cluster.id, cluster.name, now)
         clusters.remove(session, cluster.id, now)

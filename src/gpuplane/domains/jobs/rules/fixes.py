@@ -1,5 +1,7 @@
 """What a person can do about each reason, for jobs whose reason was stored without its fix."""
 
+from collections.abc import Sequence
+
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.reasons import Word
 
@@ -90,6 +92,23 @@ _STATUS_SENTENCES: dict[JobStatus, str] = {
     JobStatus.CANCELLED: "It was cancelled.",
     JobStatus.PREEMPTED: "It was preempted and will stand in line again.",
 }
+
+
+def describe_mending(cluster: str, queue: str, flavors: Sequence[str]) -> str:
+    """Return what to do about a queue that admits nothing for want of flavors.
+
+    Args:
+        cluster: The name of its cluster.
+        queue: The ClusterQueue.
+        flavors: Those that are not there, at least one.
+    """
+    drops = " ".join(f"--no-gpu {each}" for each in flavors)
+    return (
+        f"Waiting does not help before the queue is mended: {cluster} has no ResourceFlavor "
+        f"{', '.join(flavors)}. Look at `gpuplane quotas show {queue} --cluster {cluster}`; take "
+        f"out what is not there: `gpuplane quotas set {queue} --cluster {cluster} {drops}`, or "
+        "add nodes of it."
+    )
 
 
 def describe_standing(status: JobStatus, condition: Condition) -> str:

@@ -57,6 +57,7 @@ from gpuplane.domains.queues.service.seeing import (
 )
 from gpuplane.domains.queues.service.showing import (
     Shown,
+    find_dead_flavors,
     find_seen_door,
     list_seen_doors,
     load_seen_usage,
@@ -132,6 +133,7 @@ __all__ = [
     "dispatching_queues",
     "door_names",
     "ensure_default_quotas",
+    "find_dead_flavors",
     "find_door",
     "find_highest_class",
     "find_laid_out",

@@ -35,7 +35,7 @@ class HelmError(Exception):
 
     Attributes:
         reason: A CamelCase word: `NoBinary`, `TimedOut`, `Busy`, `ChartNotAvailable`,
-            `ChartFailed`, `InvalidValues`, `Unauthorized`, `Forbidden`, `Unreachable`,
+            `ChartFailed`, `InvalidValues`, `Invalid`, `Unauthorized`, `Forbidden`, `Unreachable`,
             `OwnedByOthers`, `FieldConflict`, `NoSuchKind`, `NotThere`, `Failed`.
         message: A sentence for people, without credentials.
     """
@@ -335,6 +335,11 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("failed to fetch", "ChartNotAvailable"),
     ("failed to do request", "ChartNotAvailable"),
     ("connection refused", "Unreachable"),
+    # A webhook's rules may change, and what is still being taken away goes: another try may do.
+    ("denied the request", "Failed"),
+    ("field is immutable", "Failed"),
+    ('" is invalid: ', "Invalid"),  # before the words that it may name for a field
+    ("cannot be handled as a", "Invalid"),
     ("is forbidden", "Forbidden"),
     ("forbidden:", "Forbidden"),
     ("values don't meet the specifications of the schema", "InvalidValues"),

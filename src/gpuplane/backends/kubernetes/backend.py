@@ -383,7 +383,7 @@ class KubernetesBackend:
         await self.open()
         lock = self._starts.setdefault(ref.attempt_id, asyncio.Lock())
         async with lock:
-            with starting.told():
+            with starting.told_at_start():
                 yield
         self._note_change()
 

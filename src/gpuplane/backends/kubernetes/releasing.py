@@ -251,7 +251,11 @@ class Releases:
             silent = find_silent(error.message)
             if silent is not None:  # what Helm left of it is made anew at the next turn
                 raise Unavailable(error.reason, silent.sentence) from error
-            await self._give_up(plan.ref)
+            is_final = error.reason == "Invalid"
+            await self._give_up(plan.ref, Word.START_REFUSED if is_final else Word.START_FAILED)
+            if is_final:  # the same objects would be refused again
+                fix = "Mend the chart or the values."
+                raise refusal(f"the cluster refuses it: {error.message}", fix) from error
             raise failure(f"Helm: {error.message}", "Look at the chart.") from error
 
     async def _accept(self, plan: AttemptPlan, release: Release | None) -> Record | None:
@@ -353,12 +357,12 @@ class Releases:
                 )
             return True
 
-    async def _give_up(self, ref: AttemptRef) -> None:
+    async def _give_up(self, ref: AttemptRef, word: Word = Word.START_FAILED) -> None:
         """Have the settler take away what an installation left that failed."""
         with contextlib.suppress(KubeError, NotThere, BackendError):
             await self._records.change(
                 ref.attempt_id,
-                lambda found: decide_evict(found, ref, str(Word.START_FAILED), self._now_ms()),
+                lambda found: decide_evict(found, ref, str(word), self._now_ms()),
             )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.observing import pods_by_rank
+from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing
+from gpuplane.backends.kubernetes.observing import VANISHED_MS, pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
 from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
 from gpuplane.backends.kubernetes.records import (
@@ -104,19 +105,23 @@ class Settler:
         self._limit = asyncio.Semaphore(settings.requests_at_once)
         self._busy: dict[AttemptId, asyncio.Task[None]] = {}
         self._swept_at: int | None = None
+        self._missing_since: dict[AttemptId, int] = {}
 
     def wake(self) -> None:
         """Have a look taken soon."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Look at what changed, for ever."""
+        """Look at what changed, for ever; at all of it every `LOOK_S`, however much changes."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LOOK_S
         while True:
-            try:
-                async with asyncio.timeout(LOOK_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     await self._wake.wait()
-            except TimeoutError:
+            if loop.time() >= due:
                 self._look_at_all()
+                due = loop.time() + LOOK_S
             self._wake.clear()
             if self._is_silent():
                 continue
@@ -134,8 +139,41 @@ class Settler:
     def _look_at_all(self) -> None:
         if not self._is_silent():
             self._view.note_vanished(self._clock.now_ms())
+            self._note_missing(self._clock.now_ms())
         for record in self._view.records():
             self._start(record.id)
+
+    def _note_missing(self, now: int) -> None:
+        """Note since when releases have ranks without a pod."""
+        view = self._view
+        missing = [
+            record.id
+            for record in view.records()
+            if list_missing(record, view.main(record.id), view.pods(record.id))
+        ]
+        self._missing_since = {each: self._missing_since.get(each, now) for each in missing}
+
+    def _is_missing_long(self, attempt_id: AttemptId) -> bool:
+        since = self._missing_since.get(attempt_id)
+        return since is not None and self._clock.now_ms() - since >= VANISHED_MS
+
+    async def _end_unmade(self, attempt_id: AttemptId) -> None:
+        """Take away what is left of a release that somebody took what makes its pods from.
+
+        What it hangs on goes with it, and that is how its end is told: also by another process,
+        and only once nothing of it is in the way of the next attempt.
+        """
+        asked = self._view.record(attempt_id)
+        if asked is None or not self._is_missing_long(attempt_id):
+            return
+        makers = await list_makers(self._client, asked)
+        sight = self._view.sight(attempt_id)  # as it is after the makers were read
+        if sight is not None:
+            missing = list_missing(sight.record, sight.main, self._view.pods(attempt_id))
+            if missing and is_unmade(missing, sight, makers):
+                log.warning("nothing makes the pods of release %s any more", asked.name)
+                await self._uninstall(sight.record)
+        self._missing_since.pop(attempt_id, None)
 
     async def _sweep_now_and_then(self) -> None:
         now = self._clock.now_ms()
@@ -196,6 +234,8 @@ class Settler:
             if compute_ends(sight, now) or self._unranked(attempt_id):
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
+                return True
+            if self._is_missing_long(attempt_id):
                 return True
             if self._strays(attempt_id) or self._step(attempt_id) is not None:
                 return True
@@ -265,6 +305,7 @@ class Settler:
                     await take_step(self._client, record, step, self._withdraw)
                 if record is not None and self._is_to_uninstall(attempt_id):
                     await self._uninstall(record)
+                await self._end_unmade(attempt_id)
                 for pod in self._find_stray(attempt_id):
                     name, space = pod.metadata.name, pod.metadata.namespace
                     await self._client.delete(POD, name, space, uid=pod.metadata.uid)

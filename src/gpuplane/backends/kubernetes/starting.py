@@ -114,6 +114,23 @@ def told() -> Iterator[None]:
         raise backend_error(error) from error
 
 
+@contextlib.contextmanager
+def told_at_start() -> Iterator[None]:
+    """Do as `told`, of a start: what the API server itself finds invalid is so the next time too.
+
+    Not so what a webhook denies, whose rules may change, and what is still being taken away.
+    """
+    try:
+        with told():
+            yield
+    except BackendError as error:
+        cause = error.__cause__
+        passing = ("denied the request", "field is immutable")
+        if not isinstance(cause, Invalid) or any(each in cause.message for each in passing):
+            raise
+        raise BackendError(Word.START_REFUSED, error.message) from cause
+
+
 async def ensure_namespace(client: KubeClient, name: str, labels: Mapping[str, str]) -> None:
     """Make a namespace unless it is there; one that is there is left as it is."""
     if await client.find(NAMESPACE, name) is not None:

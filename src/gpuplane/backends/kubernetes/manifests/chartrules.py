@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuplane.backends.interface import BackendError, Unfit
+from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.core.reasons import Word
 
 Object = dict[str, Any]
@@ -53,6 +54,7 @@ _WHY_NOT = {
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
+_MEND = "Mend it in spec.chart.values, or in the chart's templates."
 _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 
@@ -159,6 +161,43 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
         )
     if spec.get("schedulerName", "default-scheduler") != "default-scheduler":
         raise refusal(f"{called} names a scheduler of its own", "Leave it out.")
+
+
+def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:
+    """Refuse amounts that no API server takes: they would fail only once the job has its turn.
+
+    Args:
+        called: The object, for people.
+        obj: What makes pods.
+        spec: Of its pods.
+
+    Raises:
+        BackendError: With field, reason and fix.
+    """
+    replicas = (obj.get("spec") or {}).get("replicas")
+    is_number = isinstance(replicas, int | float) and not isinstance(replicas, bool)
+    if replicas is not None and (not is_number or replicas < 0):
+        raise refusal(f"{called} has replicas: {str(replicas)[:60]}", _MEND)
+    for container in containers_of(spec):
+        resources = container.get("resources") or {}
+        for key in ("requests", "limits"):
+            amounts = resources.get(key) if isinstance(resources, dict) else resources
+            where = f"{called}, container {container.get('name')}: resources.{key}"
+            if amounts is not None and not isinstance(amounts, dict):
+                raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
+            for name, amount in (amounts or {}).items():
+                _check_amount(f"{where}.{name}", amount)
+
+
+def _check_amount(where: str, amount: object) -> None:
+    if amount is None:
+        return  # an API server reads it as none
+    try:
+        is_negative = parse_quantity(amount) < 0
+    except BadQuantity as error:
+        raise refusal(f"{where} cannot be read: {error}", _MEND) from None
+    if is_negative:
+        raise refusal(f"{where} is negative: {amount}", _MEND)
 
 
 def containers_of(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -23,6 +23,7 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     LASTING,
     TEMPLATED,
     Object,
+    check_amounts,
     check_object,
     check_pod,
     check_queued,
@@ -225,6 +226,7 @@ def _owned(
         return made
     spec: Object = dict(made.get("spec") or {})
     called = f"{obj['kind']} {metadata['name']}"
+    check_amounts(called, obj, _pod_spec(obj))
     part = _part_of(plan, obj, called)
     metadata["labels"][names.PART] = part
     if not path:

@@ -25,6 +25,7 @@ from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, ste
 from gpuplane.loops.kueue import tenants
 from gpuplane.loops.kueue.defaults import ensure_defaults
 from gpuplane.loops.kueue.multikueue import connect_workers, join_managers
+from gpuplane.loops.kueue.retiring import leave_managers
 
 log = logging.getLogger("gpuplane.clusters")
 
@@ -84,6 +85,7 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
         "adopt": adopt_step,
         "drain": drain,
         "release": release,
+        "leave_managers": leave_managers,
         "forget": forget,
     }
     for name, work in works.items():

@@ -237,7 +237,8 @@ class KueueLoop:
             if each.attempt_id is None
             or ((told := standings.get(each.attempt_id)) is not None and told.may_start)
         ]
-        await following.nominations.run(following.client, following.version, workers, ready, now)
+        places = queues.worker_places(cluster)
+        await following.nominations.run(following.client, following.version, places, ready, now)
         if trouble is not None:
             raise trouble
 

@@ -32,6 +32,7 @@ from gpuplane.kube.kueue.multikueue import (
     cluster_of_worker,
     kubeconfig_text,
     manager_objects,
+    places_of_workers,
     stale_secrets,
     stale_workers,
     worker_name,
@@ -59,6 +60,8 @@ async def connect_workers(
     workers: dict[str, str] = {}
     away: dict[str, str] = {}
     for position, worker_id in enumerate(given["workers"]):
+        if not worker_id:
+            continue  # the place of one that was deleted
         worker = await tools.cluster(UUID(worker_id))
         name = worker_name(position, worker.name)
         try:
@@ -151,7 +154,7 @@ async def take_back_workers(
         return False
     found = await database.read(clusters.list_clusters)
     names = {each.name for each in found} - {cluster.name}
-    named = [cluster_of_worker(each) for each in config["spec"].get("clusters") or ()]
+    named = places_of_workers(config["spec"].get("clusters") or ())
     declared = await database.read(lambda s: queues.load_declared(s, cluster.id))
     ours = {each.name for each in declared.cluster_queues}
     live = await client.list(CLUSTER_QUEUE.at(str(version)))
@@ -160,7 +163,7 @@ async def take_back_workers(
         partial(
             queues.dispatch_again,
             manager_id=cluster.id,
-            workers=[each for each in named if each in names],
+            workers=[each if each in names else "" for each in named],
             queues=[
                 each["metadata"]["name"]
                 for each in live

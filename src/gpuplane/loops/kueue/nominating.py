@@ -43,7 +43,7 @@ class Nominations:
         Args:
             client: The manager.
             version: Of Kueue's API.
-            workers: Its workers by their own names, best first.
+            workers: Its workers by their own names, best first; empty where one was deleted.
             seen: Its Workloads.
             now: The instant, ms since the epoch.
         """
@@ -52,7 +52,7 @@ class Nominations:
         self._since = {uid: told for uid, told in self._since.items() if uid in known}
         if not waiting:
             return 0
-        order = [worker_name(position, name) for position, name in enumerate(workers)]
+        order = [worker_name(position, name) for position, name in enumerate(workers) if name]
         active = await _list_connected(client, version)
         changed = 0
         for each in waiting:

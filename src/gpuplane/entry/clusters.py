@@ -61,6 +61,7 @@ def make_tools(
         observe_node=observe_node,
         ensure_defaults=ensure_defaults,
         ask_checkpoint=ask_checkpoint,
+        worker_connect_s=settings.worker_connect_s,
         addons=AddonSettings(
             helm=settings.helm,
             charts=settings.charts,

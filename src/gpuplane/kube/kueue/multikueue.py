@@ -97,6 +97,11 @@ def worker_name(position: int, cluster: str) -> str:
     return f"w{position + 1:02d}-{cluster}"
 
 
+def list_worker_names(places: Sequence[str]) -> list[str]:
+    """Return what the workers at these places are called on their manager; empty ones are none."""
+    return [worker_name(position, each) for position, each in enumerate(places) if each]
+
+
 def kubeconfig_text(server: str, token_secret: Mapping[str, Any]) -> str | None:
     """Return the kubeconfig of the account on a worker, None while its token is not made yet."""
     data = token_secret.get("data") or {}

@@ -40,6 +40,7 @@ from gpuplane.kube.kueue.multikueue import (
 )
 from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE, ApiVersion
 from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.connections import wait_connected
 from gpuplane.loops.kueue.defaults import find_version
 
 log = logging.getLogger("gpuplane.kueue")
@@ -84,10 +85,21 @@ async def connect_workers(
                 await client.apply(each)
         left = await _revoke_dropped(tools, stale_workers(found, names), names)
         await forget_workers(client, kind, names)
+        unconnected = await wait_connected(client, version, list(workers), tools.worker_connect_s)
     if away:
-        said = "; ".join(f"{cluster_of_worker(name)}: {why}" for name, why in away.items())
-        return Failed("WorkerUnreachable", f"{said} The other workers are connected.")
+        said = " ".join(f"{cluster_of_worker(name)}: {_full(why)}" for name, why in away.items())
+        rest = [*unconnected.values()]
+        if len(workers) > len(unconnected):
+            rest.append("The other workers are connected.")
+        return Failed("WorkerUnreachable", " ".join((said, *rest)))
+    if unconnected:
+        # Kueue goes on trying by itself: another try here would tell the same.
+        return Failed("WorkerNotConnected", " ".join(unconnected.values()), is_final=True)
     return Completed({"workers": list(workers), "accounts_left": left})
+
+
+def _full(sentence: str) -> str:
+    return f"{sentence.rstrip('. ')}."
 
 
 async def join_managers(

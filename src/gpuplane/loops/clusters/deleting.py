@@ -43,7 +43,7 @@ NOT_ITS_RUN = Failed("NotItsRun", "This run does not delete the cluster any more
 REMOVED_STATES = (ClusterState.DRAINING, ClusterState.DELETING)
 
 
-def _is_its_run(cluster: Cluster, call: StepCall) -> bool:
+def is_its_run(cluster: Cluster, call: StepCall) -> bool:
     """Return whether a run is the one that deletes a cluster: not a copy, nor one before it."""
     return cluster.run_id == call.run_id and cluster.state in REMOVED_STATES
 
@@ -52,7 +52,7 @@ async def drain(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Move the work away, look again until none is left."""
-    if not _is_its_run(cluster, call):
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
     began = int(call.state["began"]) if call.state else now
@@ -116,7 +116,7 @@ async def release(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Remove what is ours in the cluster, cordons too; add-ons stay, for others may use them."""
-    if not _is_its_run(cluster, call):
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     try:
         async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
@@ -179,7 +179,7 @@ async def forget(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Delete credentials, keys and offers, end its devices' time, cancel what waits for it."""
-    if not _is_its_run(cluster, call):
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
 

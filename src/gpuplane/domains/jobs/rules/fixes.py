@@ -30,6 +30,8 @@ FIXES: dict[str, str] = {
     "what the sentence names.",
     Word.WORKER_LOST: "Bring the cluster that the sentence names back, or delete it by force if "
     "nothing of it runs any more.",
+    Word.WORKER_NOT_CONNECTED: "Mend what the sentence names: the queue dispatches to no worker "
+    "until then; or name another queue.",
     Word.UNSCHEDULABLE: "It has its quota, but no node has room: see `gpuplane nodes ls` for nodes "
     "that are full, cordoned or not ready, ask for less, or wait for work there to end.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",

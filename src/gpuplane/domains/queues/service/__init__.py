@@ -45,8 +45,10 @@ from gpuplane.domains.queues.service.dispatching import (
     dispatching_queues,
     is_manager,
     join_manager,
+    leave_managers,
     manager_ids,
     start_connecting,
+    worker_places,
 )
 from gpuplane.domains.queues.service.seeing import (
     admits_itself,
@@ -145,6 +147,7 @@ __all__ = [
     "is_manager",
     "join_manager",
     "known_doors",
+    "leave_managers",
     "list_seen",
     "list_seen_doors",
     "list_topologies",
@@ -166,4 +169,5 @@ __all__ = [
     "take_back",
     "tenancy_handler",
     "tenant_name",
+    "worker_places",
 ]

@@ -19,7 +19,7 @@ from gpuplane.cli.declarations import (
     settle_withdrawal,
 )
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import (
     Column,
     Output,
@@ -314,7 +314,7 @@ def _flavor_in(row: dict[str, Any], model: str) -> str:
 def delete_quota(cluster: str, name: str) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
     client, path = Client(), _path(cluster, "quotas")
-    before = pick(client.rows(path), name, "quota")
+    before = pick_exactly(client.rows(path), name, "quota")
     client.delete(_path(cluster, "quotas", before["name"]))
     click.echo(settle_withdrawal(client, path, before))
 

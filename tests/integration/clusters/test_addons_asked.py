@@ -59,6 +59,10 @@ async def test_of_one_registered_before_it_was_kept_the_outcome_tells_what_was_a
     wanted = a_status(cluster, "hami", "left_out", "No node has NVIDIA devices.")
     await shelf.do(clusters.note_addon, wanted)
     assert await again(world) == ["hami"]
+    # Where all that fit were asked for, what was left out then is brought in once it may be.
+    config = {**cluster.config, clusters.ADDONS: None}
+    await shelf.do(clusters.change, cluster.id, {"config": config}, "ada", shelf.now)
+    assert await again(world) is None
 
 
 @pytest.mark.parametrize("path", ["/clusters", "/clusters/east/registration"])

@@ -13,7 +13,7 @@ DELETED_MARK = "~"
 WAS_AVAILABLE = "was_available"
 """The mark in a registered cluster's config that it took work once."""
 ADDONS = "addons"
-"""The key in a registered cluster's config: the add-ons asked for last; absent for all that fit."""
+"""The key in a registered cluster's config: the add-ons asked for last, null for all that fit."""
 NOT_ASKED_FOR = "It was not asked for."
 """The message of an add-on that was left out because others were named."""
 

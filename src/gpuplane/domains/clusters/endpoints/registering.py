@@ -28,6 +28,7 @@ from gpuplane.domains.clusters.schemas import (
     RegistrationStepOut,
 )
 from gpuplane.domains.clusters.service import (
+    ADDONS,
     Cluster,
     ClusterKey,
     ClusterState,
@@ -49,7 +50,7 @@ DEPLOYMENTS = "deployments"
 KEY_BYTES = 32
 DRAIN_WAIT_S = 3_600
 HINT_CHARS = 11
-_OF_CONFIG = {"admission", "expose", "report_image", "addons"}
+_OF_CONFIG = {"admission", "expose", "report_image"}
 """What of a description is kept in the config that its backend reads."""
 _FORM = ("cluster_create_request", "configuration")
 _BODY = {
@@ -373,6 +374,7 @@ def _new_cluster(asked: ClusterIn, look: Look, now: int) -> Cluster:
             **asked.model_dump(exclude_none=True, include=_OF_CONFIG),
             "admission": look.admission,
             "uid": look.uid,
+            ADDONS: asked.addons,
         },
         frozen=False,
         frozen_reason="",

@@ -1,6 +1,7 @@
 """Use cases of clusters: registered, reached, operated, drained and deleted."""
 
 from gpuplane.domains.clusters.rules import (
+    ADDONS,
     DEFAULT_CONTACT_POLICY,
     HELD_STATES,
     NOT_ASKED_FOR,
@@ -94,6 +95,7 @@ from gpuplane.domains.clusters.service.registering import (
 )
 
 __all__ = [
+    "ADDONS",
     "ADOPT_STEPS",
     "DEFAULT_CONTACT_POLICY",
     "DELETE_STEPS",

@@ -10,7 +10,7 @@ import yaml
 
 from gpuplane.core.runs.plans import Limit, OnFailure, Retry, RunPlan, StepPlan
 from gpuplane.domains.clusters.errors import BadAddon
-from gpuplane.domains.clusters.rules import NOT_ASKED_FOR, AddonStatus, Cluster
+from gpuplane.domains.clusters.rules import ADDONS, NOT_ASKED_FOR, AddonStatus, Cluster
 
 REGISTER = "cluster.register"
 DELETE = "cluster.delete"
@@ -89,6 +89,9 @@ def choose_addons(
         return sorted(set(named))
     asked = cluster.addons_asked
     if asked is None:
+        if ADDONS in cluster.config:
+            return None
+        # Registered before it was kept: what was left out for that reason tells.
         left_out = {each.name for each in statuses if each.message == NOT_ASKED_FOR}
         if not left_out:
             return None

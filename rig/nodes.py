@@ -32,6 +32,8 @@ CUDA = ("12", "8")
 ZONE = "rig-a"
 HAMI_SPLIT = 10  # HAMi's default deviceSplitCount
 SOCKETS = 2
+MANAGER = "manager"
+"""The rig's first cluster; the GPUs of its nodes are told apart by the names of the nodes alone."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,17 @@ CUBE_MESH = named_topology("nvlink-cube-mesh-8", 8).nvlinks
 """NVLinks between the GPUs of a DGX-1 with V100."""
 
 
-def build_node(kind: str, name: str, *, processes: bool = False, rack: str = "rack-1") -> Object:
+def build_node(
+    kind: str,
+    name: str,
+    *,
+    processes: bool = False,
+    rack: str = "rack-1",
+    cluster: str = MANAGER,
+) -> Object:
     """Return a Node object of a kind of machine.
+
+    Nodes of one name in two clusters are two machines: their GPUs and machine ids differ.
 
     Raises:
         KeyError: If there is no such kind.
@@ -118,7 +129,7 @@ def build_node(kind: str, name: str, *, processes: bool = False, rack: str = "ra
     annotations: dict[str, str] = {} if processes else dict(KWOK)
     if machine.product:
         labels |= _nvidia_labels(machine)
-        annotations["hami.io/node-nvidia-register"] = _hami_devices(name, machine)
+        annotations["hami.io/node-nvidia-register"] = _hami_devices(name, machine, cluster)
         annotations["hami.io/node-handshake"] = "Reported_2025.01.01 00:00:00"
         annotations[TOPOLOGY] = build_topology(machine)
     capacity = _capacity(machine)
@@ -136,18 +147,22 @@ def build_node(kind: str, name: str, *, processes: bool = False, rack: str = "ra
         "status": {
             "capacity": capacity,
             "allocatable": capacity,
-            "nodeInfo": _node_info(name),
+            "nodeInfo": _node_info(name, cluster),
         },
     }
 
 
-def gpu_ids(name: str, count: int) -> list[str]:
-    """Return the GPU UUIDs of a node: the same for a name whenever it is made."""
+def gpu_ids(name: str, count: int, cluster: str = MANAGER) -> list[str]:
+    """Return the GPU UUIDs of a node: the same for a name in a cluster whenever it is made."""
     found = []
     for index in range(count):
-        digest = hashlib.sha256(f"{name}/{index}".encode()).digest()
+        digest = hashlib.sha256(f"{_machine(name, cluster)}/{index}".encode()).digest()
         found.append(f"GPU-{uuid.UUID(bytes=digest[:16], version=4)}")
     return found
+
+
+def _machine(name: str, cluster: str) -> str:
+    return name if cluster == MANAGER else f"{cluster}/{name}"
 
 
 def build_topology(machine: Machine) -> str:
@@ -270,7 +285,7 @@ def _capacity(machine: Machine) -> dict[str, str]:
     return capacity
 
 
-def _hami_devices(name: str, machine: Machine) -> str:
+def _hami_devices(name: str, machine: Machine, cluster: str) -> str:
     half = (machine.gpu_count + 1) // SOCKETS
     devices = [
         {
@@ -284,13 +299,13 @@ def _hami_devices(name: str, machine: Machine) -> str:
             "mode": "hami-core",
             "health": True,
         }
-        for index, gpu_id in enumerate(gpu_ids(name, machine.gpu_count))
+        for index, gpu_id in enumerate(gpu_ids(name, machine.gpu_count, cluster))
     ]
     return json.dumps(devices, separators=(",", ":"))
 
 
-def _node_info(name: str) -> dict[str, str]:
-    machine_id = hashlib.sha256(name.encode()).hexdigest()[:32]
+def _node_info(name: str, cluster: str) -> dict[str, str]:
+    machine_id = hashlib.sha256(_machine(name, cluster).encode()).hexdigest()[:32]
     return {
         "architecture": "amd64",
         "bootID": str(uuid.UUID(machine_id)),
@@ -322,12 +337,17 @@ def parse_nodes(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def build_nodes(kinds: Sequence[tuple[str, int]], *, processes: bool) -> list[Object]:
+def build_nodes(
+    kinds: Sequence[tuple[str, int]], *, processes: bool, cluster: str = MANAGER
+) -> list[Object]:
     """Return named nodes of several kinds: `h100-1` …, or `process-h100-1` …, four to a rack."""
     prefix = "process-" if processes else ""
     return [
         build_node(
-            kind, f"{prefix}{kind}-{number}", processes=processes, rack=f"rack-{(number + 3) // 4}"
+            *(kind, f"{prefix}{kind}-{number}"),
+            processes=processes,
+            rack=f"rack-{(number + 3) // 4}",
+            cluster=cluster,
         )
         for kind, count in kinds
         for number in range(1, count + 1)

@@ -91,7 +91,7 @@ class Rig:
                 )
                 self.clusters[name] = cluster
                 cluster.start(announce)
-                self._add_nodes(cluster)
+                self._add_nodes(name, cluster)
                 announce(f"{name}: nodes")
         except BaseException:
             self.stop()
@@ -105,9 +105,9 @@ class Rig:
         end_left_processes(self.folder)
         (self.folder / STATE).unlink(missing_ok=True)
 
-    def _add_nodes(self, cluster: Cluster) -> None:
-        nodes = build_nodes(self.plan.nodes, processes=False)
-        nodes += build_nodes(self.plan.process_nodes, processes=True)
+    def _add_nodes(self, name: str, cluster: Cluster) -> None:
+        nodes = build_nodes(self.plan.nodes, processes=False, cluster=name)
+        nodes += build_nodes(self.plan.process_nodes, processes=True, cluster=name)
         api = cluster.api()
         try:
             api.create(STORAGE_CLASS)

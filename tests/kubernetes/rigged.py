@@ -77,10 +77,11 @@ class RunningCluster:
         Labels are written with `_` for `-`, without a domain: they select the test's own nodes.
         """
         names = [f"{prefix}-{number}" for number in range(1, count + 1)]
+        cluster = self.kubeconfig.resolve().parent.name
         api = self.api()
         try:
             for name in names:
-                node = build_node(kind, name, processes=processes)
+                node = build_node(kind, name, processes=processes, cluster=cluster)
                 node["metadata"]["labels"] |= {k.replace("_", "-"): v for k, v in labels.items()}
                 api.create(node)
             for name in names:

@@ -6,7 +6,7 @@ Owns how a change of a cluster queue is put together and what is told until its 
 import copy
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -33,7 +33,10 @@ KEPT = (
 
 
 def merge_quota(
-    row: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
+    row: Mapping[str, Any],
+    flavors: Sequence[Mapping[str, Any]],
+    changes: Mapping[str, Any],
+    dropped: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return a cluster queue as it stands with what was named in its place.
 
@@ -41,13 +44,16 @@ def merge_quota(
         row: The queue as the API shows it.
         flavors: Flavors with quotas of devices; amounts that are not named stay.
         changes: Other fields with their new values; of `preemption` what is named.
+        dropped: Flavors that are taken out with all their quotas.
     """
     body = {name: copy.deepcopy(row[name]) for name in KEPT}
+    flavors = [each for each in flavors if each["name"] not in dropped]
     if "preemption" in changes:
         changes = {**changes, "preemption": {**body["preemption"], **changes["preemption"]}}
     if flavors:
         body["coversEverything"] = False
     merge_groups(body["resourceGroups"], flavors)
+    drop_flavors(body["resourceGroups"], dropped)
     return {**body, **changes, "resourceVersion": row["resourceVersion"]}
 
 
@@ -74,6 +80,46 @@ def merge_groups(groups: list[dict[str, Any]], flavors: Sequence[Mapping[str, An
                 ]
             before = next(one for one in known[0]["resources"] if one["name"] == quota["name"])
             before.update(quota)
+
+
+def find_useless(
+    row: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], here: Collection[str]
+) -> frozenset[str]:
+    """Return the flavors that are named with nothing, that nothing is left of, and nobody has.
+
+    Kueue admits nothing at all through a queue with a flavor that its cluster has no node of, so
+    a quota of 0 of one is no use. Where a limit of borrowing or lending is named it is meant.
+
+    Args:
+        row: The queue as the API shows it.
+        flavors: Flavors with the quotas that are named.
+        here: The GPU models of the cluster.
+    """
+    meant = {
+        (flavor["name"], quota["name"]): quota
+        for flavor in flavors
+        for quota in flavor["resources"]
+    }
+    told = {
+        (flavor["name"], quota["name"]): quota
+        for group in row["resourceGroups"]
+        for flavor in group["flavors"]
+        for quota in flavor["resources"]
+    }
+    some = {
+        name
+        for (name, resource), quota in {**told, **meant}.items()
+        if str(quota.get("nominalQuota")) != "0"
+        or ((name, resource) in meant and len(quota) > len(("name", "nominalQuota")))
+    }
+    return frozenset(name for name, _ in meant) - some - frozenset(here)
+
+
+def drop_flavors(groups: list[dict[str, Any]], names: Collection[str]) -> None:
+    """Take flavors out of the groups of a queue with all their quotas, in place."""
+    for each in groups:
+        each["flavors"] = [one for one in each["flavors"] if one["name"] not in names]
+    groups[:] = [each for each in groups if each["flavors"]]
 
 
 def _group_for(groups: list[dict[str, Any]], flavor: str, resource: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.joboptions import fields_set, nested
-from gpuplane.cli.lookups import find_job_exactly, find_one, is_uuid
+from gpuplane.cli.lookups import find_exactly, find_job_exactly, is_uuid
 from gpuplane.cli.parameters import parse_value
 
 NAME_CHARS = 50
@@ -90,7 +90,7 @@ def _window(fields: dict[str, Any]) -> None:
 def _resolve(client: Client, fields: dict[str, Any]) -> None:
     """Ask the server for the ids of what is named."""
     if "tenant_id" in fields and not is_uuid(fields["tenant_id"]):
-        fields["tenant_id"] = find_one(client, "/tenants", fields["tenant_id"], "tenant")["id"]
+        fields["tenant_id"] = find_exactly(client, "/tenants", fields["tenant_id"], "tenant")["id"]
     if "project" not in fields and client.target.project:
         fields["project"] = client.target.project
     for field in ("placement.co_locate_with", "placement.separate_from"):

@@ -4,6 +4,7 @@ What is only looked at may be named by part of its name. What is changed or ende
 whole name or by its id: a word that happens to begin another job's name must not end that job.
 """
 
+import difflib
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from gpuplane.cli.words import age
 LOOKED_AT = 2_000
 """Jobs looked through for a part of an id; an older one is named in full."""
 SURE_PART = 8
-"""Characters of an id's beginning or end that name a job to be changed; lists show as many."""
+"""Characters of an id's beginning or end that name what is changed; lists show as many."""
 SHOWN = 8
 LAST_MS = 253_370_764_799_999
 """The end of the year 9998, the last that the API takes."""
@@ -80,28 +81,8 @@ def find_job_exactly(client: Client, key: str, **query: Any) -> dict[str, Any]:
     return _only(client, key, found, fix)
 
 
-def find_exactly(client: Client, path: str, key: str, noun: str) -> dict[str, Any]:
-    """Return the row of a list that an id or a whole name means.
-
-    Raises:
-        CliError: If there is none.
-    """
-    if is_uuid(key):
-        return _dict(client.get(f"{path}/{segment(key)}"))
-    rows = list(client.items(path))
-    found = next((row for row in rows if row["name"] == key), None)
-    if found is None:
-        known = ", ".join(str(row["name"]) for row in rows[:SHOWN])
-        raise CliError(
-            f"There is no {noun} {key!r}.",
-            fix=f"Known: {known}." if known else "",
-            code=Exit.NOT_FOUND,
-        )
-    return found
-
-
-def find_one(client: Client, path: str, key: str, noun: str, **query: Any) -> dict[str, Any]:
-    """Return the row of a list that an id, a name or a unique part of either means.
+def find_exactly(client: Client, path: str, key: str, noun: str, **query: Any) -> dict[str, Any]:
+    """Return the row of a list that an id or a whole name means, to be changed or built on.
 
     Args:
         client: Whom to ask.
@@ -109,39 +90,97 @@ def find_one(client: Client, path: str, key: str, noun: str, **query: Any) -> di
         key: What the person wrote.
         noun: What the rows are called, in the singular.
         query: Further filters of the list.
+
+    Raises:
+        CliError: If there is none, or more than one.
     """
-    if is_uuid(key):
-        try:
-            return _dict(client.get(f"{path}/{segment(key)}"))
-        except ApiError as error:
-            if error.status != 405:
-                raise
-    rows = list(client.items(path, **query))
-    return pick(rows, key, noun)
+    found = _by_id(client, path, key)
+    return pick_exactly(client.items(path, **query), key, noun) if found is None else found
+
+
+def find_one(client: Client, path: str, key: str, noun: str) -> dict[str, Any]:
+    """Return the row of a list that an id, a name or a unique part of either means, to be read.
+
+    Args:
+        client: Whom to ask.
+        path: The list.
+        key: What the person wrote.
+        noun: What the rows are called, in the singular.
+
+    Raises:
+        CliError: If there is none, or more than one.
+    """
+    found = _by_id(client, path, key)
+    return pick(client.items(path), key, noun) if found is None else found
+
+
+def pick_exactly(rows: Iterable[dict[str, Any]], key: str, noun: str) -> dict[str, Any]:
+    """Return the row of an id, of a whole name, or of 8 or more characters of one id alone.
+
+    Raises:
+        CliError: If there is none, with the nearest names, or more than one.
+    """
+    found = list(rows)
+    matches = _whole(found, key)
+    if not matches and len(key) >= SURE_PART:
+        matches = [row for row in found if _has_part(str(row.get("id", "")), key.lower())]
+    return _pick_only(matches, found, key, noun)
 
 
 def pick(rows: Iterable[dict[str, Any]], key: str, noun: str) -> dict[str, Any]:
-    """Return the row of an id, a name or a unique part of either.
+    """Return the row of an id, a name or a unique part of either; only to be looked at.
 
     Raises:
         CliError: If there is none, or more than one.
     """
     found = list(rows)
-    for matches in (
-        [row for row in found if key in (row.get("id"), row.get("name"))],
-        [row for row in found if str(row.get("name", "")).startswith(key)],
-        [row for row in found if _has_part(str(row.get("id", "")), key.lower())],
-    ):
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise _several(f"{noun}s", key, matches)
-    known = ", ".join(str(row.get("name") or row.get("id")) for row in found[:SHOWN])
-    raise CliError(
-        f"There is no {noun} {key!r}.",
-        fix=f"Known: {known}." if known else "",
-        code=Exit.NOT_FOUND,
+    matches = (
+        _whole(found, key)
+        or _beginning_with(found, key)
+        or [row for row in found if _has_part(str(row.get("id", "")), key.lower())]
     )
+    return _pick_only(matches, found, key, noun)
+
+
+def _by_id(client: Client, path: str, key: str) -> dict[str, Any] | None:
+    """Return the row of a whole id, None where the list has to be asked."""
+    if not is_uuid(key):
+        return None
+    try:
+        return _dict(client.get(f"{path}/{segment(key)}"))
+    except ApiError as error:
+        if error.status != 405:
+            raise
+    return None
+
+
+def _whole(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Return the rows of a whole id or name; nothing is meant by an empty word."""
+    return [row for row in rows if key and key in (row.get("id"), row.get("name"))]
+
+
+def _beginning_with(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [row for row in rows if key and str(row.get("name") or "").startswith(key)]
+
+
+def _pick_only(
+    matches: list[dict[str, Any]], rows: list[dict[str, Any]], key: str, noun: str
+) -> dict[str, Any]:
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise _several(f"{noun}s", key, matches)
+    raise CliError(f"There is no {noun} {key!r}.", fix=_nearest(rows, key), code=Exit.NOT_FOUND)
+
+
+def _nearest(rows: list[dict[str, Any]], key: str) -> str:
+    """Return the sentence that offers the nearest names, or else some that there are."""
+    names = [str(row.get("name") or row.get("id")) for row in rows]
+    near = [str(row["name"]) for row in _beginning_with(rows, key)]
+    near += difflib.get_close_matches(key, names, SHOWN)
+    if near:
+        return f"Nearest names: {', '.join([*dict.fromkeys(near)][:SHOWN])}."
+    return f"Known: {', '.join(names[:SHOWN])}." if names else ""
 
 
 def project_fields(client: Client, project: str | None) -> dict[str, Any]:
@@ -227,21 +266,26 @@ def _is_name(key: str) -> bool:
 
 
 def _several(nouns: str, key: str, found: list[dict[str, Any]]) -> CliError:
+    """Return the refusal that lists what may be meant: by ids, or by names where rows have none."""
+    have_ids = all("id" in row for row in found)
     lines = [
-        f"{row['id']}  {row.get('name', '')}  {_place_of(row)}{row.get('status', '')}  "
-        f"{age(row.get('created_at'))}".rstrip()
+        f"{row['id'] if have_ids else ''}  {row.get('name') or ''}  {_place_of(row)}"
+        f"{row.get('status') or ''}  {age(row.get('created_at'))}".strip()
         for row in found[:SHOWN]
     ]
+    more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
     return CliError(
         f"{len(found)} {nouns} are meant by {key!r}.",
-        fix="Name one by its id:\n  " + "\n  ".join(lines),
+        fix="\n  ".join([f"Name one by its {'id' if have_ids else 'whole name'}:", *lines, *more]),
         code=Exit.USAGE,
     )
 
 
 def _place_of(row: dict[str, Any]) -> str:
-    """Return tenant and project of a row that says them, to stand before its status."""
-    return f"{row['tenant']}/{row['project']}  " if "tenant" in row and "project" in row else ""
+    """Return tenant and project of a row that says them, or its cluster, before its status."""
+    if "tenant" in row and "project" in row:
+        return f"{row['tenant']}/{row['project']}  "
+    return f"on {row['cluster']}  " if isinstance(row.get("cluster"), str) else ""
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -1,6 +1,10 @@
-"""Types of options: durations, instants, memory, pairs; each refuses with an example."""
+"""Types of options: durations, instants, memory, pairs; each refuses with an example.
+
+Owns also the commands whose arguments are numbers, to which a negative one looks like an option.
+"""
 
 import json
+import re
 from typing import Any
 
 import click
@@ -70,6 +74,21 @@ class PairType(click.ParamType[tuple[str, str]]):
         if not equals or not name:
             self.fail(f"{value!r} is not written as NAME=VALUE.", param, ctx)
         return name, text
+
+
+class NumberCommand(click.Command):
+    """A command of which an argument is a number that is never negative."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return what is left of the words; a negative number is called one."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            number = next((each for each in words if re.fullmatch(r"-[0-9.]+", each)), None)
+            if number is None or not number.startswith(error.option_name):
+                raise
+            raise click.UsageError(f"The number must not be negative: {number}.", ctx) from error
 
 
 DURATION = DurationType()

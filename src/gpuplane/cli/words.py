@@ -95,8 +95,9 @@ def short_id(value: str | None) -> str:
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:
-    """Return what GPUs a job asks: `4x8 H100-80GB`."""
-    count, replicas = job["gpu_count"], job["replica_count"]
+    """Return what GPUs a job asks: `4x8 H100-80GB`; a service that scales, those wanted now."""
+    count, wanted = job["gpu_count"], job.get("replicas_wanted")
+    replicas = job["replica_count"] if wanted is None else wanted
     share = (job.get("resources") or {}).get("gpu_share", 1)
     profile = (job.get("resources") or {}).get("mig_profile")
     if profile:
@@ -105,7 +106,7 @@ def gpus_text(job: Mapping[str, Any]) -> str:
         each = "0"
     else:
         each = f"{share:g}" if share < 1 else str(count)
-    times = f"{replicas}x" if replicas > 1 else ""
+    times = "" if replicas == 1 else f"{replicas}x"
     return f"{times}{each} {model_text(job.get('gpu_type'))}".rstrip()
 
 

@@ -34,6 +34,7 @@ class Word(StrEnum):
     OFFERED = "WaitingForAdmission"
     NOT_HANDED_OVER = "NotHandedOver"
     WORKER_LOST = "WorkerLost"
+    WORKER_NOT_CONNECTED = "WorkerNotConnected"
     UNSCHEDULABLE = "Unschedulable"
     BEHIND_HEAD = "BehindBlockedHead"
     # Filters over nodes, in the order they are applied.

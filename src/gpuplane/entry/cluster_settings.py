@@ -32,6 +32,13 @@ class ClusterSettings:
         "offered anew; as Kueue's workerLostTimeout",
         within=(1, 86_400),
     )
+    worker_connect_s: float = setting(
+        15.0,
+        "seconds",
+        "how long Kueue on a manager may take to connect with a worker before the step says why it "
+        "has not",
+        within=(0, 60),
+    )
     helm: str = setting(
         "", "path or name of the binary",
         "what installs add-ons and charts of jobs; without it none is installed",

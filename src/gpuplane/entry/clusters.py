@@ -25,6 +25,7 @@ from gpuplane.loops.clusters.tools import AddonSettings, ClusterTools, Work, ste
 from gpuplane.loops.kueue import tenants
 from gpuplane.loops.kueue.defaults import ensure_defaults
 from gpuplane.loops.kueue.multikueue import connect_workers, join_managers
+from gpuplane.loops.kueue.retiring import leave_managers
 
 log = logging.getLogger("gpuplane.clusters")
 
@@ -60,6 +61,7 @@ def make_tools(
         observe_node=observe_node,
         ensure_defaults=ensure_defaults,
         ask_checkpoint=ask_checkpoint,
+        worker_connect_s=settings.worker_connect_s,
         addons=AddonSettings(
             helm=settings.helm,
             charts=settings.charts,
@@ -84,6 +86,7 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
         "adopt": adopt_step,
         "drain": drain,
         "release": release,
+        "leave_managers": leave_managers,
         "forget": forget,
     }
     for name, work in works.items():

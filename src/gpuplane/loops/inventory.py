@@ -169,8 +169,13 @@ def store_nodes(
     ids: Callable[[], UUID],
     now: int,
 ) -> None:
-    """Store what was seen of a cluster's nodes, and the devices that the ledger counts."""
+    """Store what was seen of a cluster's nodes, and the devices that the ledger counts.
+
+    What was seen of a cluster that was deleted meanwhile is dropped: its devices ended with it.
+    """
     cluster = clusters.get_cluster(session, cluster_id)
+    if cluster.deleted_at is not None:
+        return
     if nodes.sync_inventory(session, cluster_id, seen, ids, now).any:
         session.wake("repartitioner")
     nodes.note_synced(session, cluster_id, now)

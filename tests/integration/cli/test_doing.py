@@ -126,6 +126,9 @@ def test_a_node_is_cordoned_drained_and_taken_back(cli: CommandLine) -> None:
         row = next(each for each in rows if each["name"] == name)
         return "draining" if row["draining"] else "cordoned" if row["cordoned"] else "ready"
 
+    refused = cli("nodes", "cordon", "t4-0", "--cluster", "demo")
+    assert (refused.code, "There is no node 't4-0'." in refused.err) == (3, True)
+    assert "Nearest names: t4-01, t4-02" in refused.err
     cli.ok("nodes", "cordon", "v100-02")
     assert state("v100-02") == "cordoned"
     cli.ok("nodes", "uncordon", "v100-02")
@@ -191,7 +194,10 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     assert (asked.code, "--yes" in asked.err) == (4, True)
     assert "nvidia-v100-32gb nvidia.com/gpu nominalQuota: 4 → 2" in asked.err
     cli.ok("quotas", "set", *on, "museum", "--gpu", "V100=2", "--yes")
-    row = cli.ok("quotas", "show", "museum", *on, "-o", "json").data
+    assert "Nearest names: museum" in cli("quotas", "rm", "mus", *on).err
+    elsewhere = cli("run", "--tenant", "mus", "--cluster", "demo", "--", "x")
+    assert (elsewhere.code, "There is no tenant 'mus'." in elsewhere.err) == (3, True)
+    row = cli.ok("quotas", "show", "mus", *on, "-o", "json").data
     assert row["cohort"] == "arts"
     assert row["preemption"]["reclaimWithinCohort"] == "Never"
     cli.ok("quotas", "set", *on, "museum", "--reclaim-within-cohort", "any", "--yes")

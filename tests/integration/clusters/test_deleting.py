@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gpuplane.backends.interface import NodeObservation
-from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
+from gpuplane.core.runs.plans import Answer, Completed, Failed, Skipped, StepCall
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.errors import ClusterChanged, ClusterNotFound
@@ -21,9 +21,15 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.nodefacts import NodeFacts
 from gpuplane.loops.clusters.deleting import drain, forget, release
 from gpuplane.loops.clusters.tools import ClusterTools, Work, step
+from gpuplane.loops.kueue.retiring import leave_managers
 from tests.integration.clusters.worlds import PROJECT, TENANT, Shelf
 
-STEPS: dict[str, Work] = {"drain": drain, "release": release, "forget": forget}
+STEPS: dict[str, Work] = {
+    "drain": drain,
+    "release": release,
+    "leave_managers": leave_managers,
+    "forget": forget,
+}
 
 
 @pytest.fixture
@@ -105,3 +111,22 @@ async def test_the_run_that_deletes_a_cluster_drains_and_forgets_it(
     assert cluster.state is ClusterState.DELETING
     assert isinstance(await do(shelf, tmp_path, "forget", cluster, run.id), Completed)
     assert (await shelf.cluster(cluster.id)).deleted_at is not None
+
+
+async def test_a_worker_that_nobody_reaches_leaves_its_manager_and_what_stays_is_named(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    cluster, run = await shelf.delete(await shelf.available(), force=True)
+    told = {"workers": [cluster.name], "queues": ["team"]}
+    manager, _ = await shelf.register("hub", "hub")
+    config = {**manager.config, "dispatch": told}
+    await shelf.do(clusters.change, manager.id, {"config": config}, "ada", shelf.now)
+    answer = await do(shelf, tmp_path, "leave_managers", cluster, run.id)
+    assert isinstance(answer, Completed)
+    assert answer.output["managers"] == ["hub"]
+    for each in ("kueue-system/gpuplane-multikueue-token", "On hub may stay", "wNN-east"):
+        assert each in answer.message
+    left = await shelf.cluster(manager.id)
+    assert left.config["dispatch"] == {"workers": [], "queues": ["team"]}
+    again = await do(shelf, tmp_path, "leave_managers", cluster, run.id)
+    assert isinstance(again, Skipped)

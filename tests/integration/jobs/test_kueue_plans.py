@@ -87,6 +87,26 @@ async def test_an_inactive_queue_is_said_to_be_one(kueue: World) -> None:
     assert "is not active: references missing ResourceFlavor" in found["sentence"]
 
 
+async def test_a_job_in_a_queue_that_lacks_a_flavor_is_told_to_have_the_queue_mended(
+    kueue: World,
+) -> None:
+    job, _ = await offered(kueue)
+    path = f"/jobs/{job['id']}/why"
+    dead = {"active": False, "reason": "FlavorNotFound", "message": "references missing flavor"}
+    here = Seen(SeenKind.FLAVOR, "", H100, True, {})
+    await see(kueue, a_queue(**dead))
+    for query in ("", "?change=true"):
+        fix = (await kueue.ask("GET", path + query))["fix"]
+        assert "gpuplane quotas show q --cluster sim" in fix
+        assert f"quotas set q --cluster sim --no-gpu {H100}`" in fix
+        assert not fix.startswith("Wait:")
+    # Kueue has not looked again yet, and what it lacked is there.
+    await see(kueue, a_queue(**dead), here)
+    assert (await kueue.ask("GET", path))["fix"].startswith("Wait:")
+    await see(kueue, a_queue(active=False, reason="Stopped"))
+    assert (await kueue.ask("GET", path))["fix"].startswith("Wait:")
+
+
 async def test_a_model_that_no_flavor_of_the_queue_has_is_not_waited_for(kueue: World) -> None:
     job = await kueue.submit(name="other", gpu_count=1, gpu_type=T4)
     await kueue.loops["scheduler"].run_once()

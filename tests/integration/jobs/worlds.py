@@ -36,6 +36,7 @@ from gpuplane.domains.jobs.service import (
 )
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.runs.service import RunPolicy
 from gpuplane.kit.feeds import Seats
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.loops import LoopBody
@@ -187,6 +188,7 @@ async def running_world(
         "count_queue_users": count_queue_users,
         "count_offers": count_offers,
         "count_reservations": placements.count_standing,
+        "run_policy": RunPolicy(),
     }
     async with running_server(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt

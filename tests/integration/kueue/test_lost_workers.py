@@ -84,7 +84,7 @@ async def test_what_may_have_started_on_a_lost_worker_waits_for_it_and_says_so(
     reason, sentence = await why(kueue, offer)
     assert reason == "WorkerLost"
     assert "sim, which cannot be reached since 1970-01-01T00:00:00Z" in sentence
-    assert "gpuplane clusters delete sim --force" in sentence
+    assert "gpuplane clusters rm sim --force" in sentence
     assert (await stands(kueue, offer)).worker_id == kueue.world.sim
     await lose(kueue, None)
     assert await look(kueue, hub, 900_002) == 1

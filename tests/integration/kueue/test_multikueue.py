@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import MULTIKUEUE_CLUSTER, SECRET
+from gpuplane.kube.kinds import CLUSTER_ROLE, MULTIKUEUE_CLUSTER, MULTIKUEUE_CONFIG, SECRET
 from gpuplane.kube.kueue.keeping import keeping_objects
 from gpuplane.kube.kueue.multikueue import (
+    ACCOUNT,
+    CONFIG,
     NAMESPACE,
     TOKEN_SECRET,
     cluster_of_worker,
+    places_of_workers,
     secret_name,
     worker_name,
     worker_objects,
 )
-from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE
+from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE, ApiVersion
 from gpuplane.loops.kueue.multikueue import forget_workers, revoke
+from gpuplane.loops.kueue.retiring import forget_worker, revoke_all
+from tests.integration.kube.scripted import Reply
 from tests.integration.kueue.stored import Stored
 
 WORKERS = MULTIKUEUE_CLUSTER.at("v1beta2")
@@ -54,3 +59,43 @@ async def test_nothing_of_the_account_of_managers_stays_on_a_worker_that_is_drop
 
 def test_the_cluster_of_a_worker_is_read_from_its_name_on_the_manager() -> None:
     assert cluster_of_worker(worker_name(11, "far-away")) == "far-away"
+
+
+async def test_what_the_credentials_may_not_delete_on_a_worker_is_named_and_the_rest_goes(
+    client: KubeClient, stored: Stored
+) -> None:
+    for each in (*worker_objects(), *keeping_objects()):
+        await client.apply(each)
+    path = CLUSTER_ROLE.path(None, ACCOUNT)
+    refused = Reply(403, {"reason": "Forbidden", "message": "cannot delete it"})
+    stored.refuse("DELETE", path, refused)
+    assert await revoke_all(client) == {f"ClusterRole {ACCOUNT}": "cannot delete it"}
+    assert list(stored.objects) == [path]
+
+
+async def test_a_deleted_worker_leaves_its_manager_and_the_others_keep_their_names(
+    client: KubeClient, stored: Stored
+) -> None:
+    configs = MULTIKUEUE_CONFIG.at("v1beta2")
+    order = ["w01-far", "w02-so-far", "w03-near"]
+    stored.put(configs, {"metadata": {"name": CONFIG}, "spec": {"clusters": order}})
+    for name in order:
+        stored.put(WORKERS, {"metadata": {"name": name, "labels": OURS}})
+        secret(stored, secret_name(name), OURS)
+    interrupted = secret(stored, secret_name("w07-far"), OURS)
+    await forget_worker(client, ApiVersion.V1BETA2, "far")
+    assert interrupted not in stored.objects
+    for name in order:
+        kept = [stored.get(WORKERS, name), stored.get(SECRET, secret_name(name), NAMESPACE)]
+        assert [each is not None for each in kept] == [name != "w01-far"] * 2
+    config = stored.get(configs, CONFIG)
+    assert config is not None
+    assert config["spec"]["clusters"] == order[1:]
+    for name in ("so-far", "near", "near"):
+        await forget_worker(client, ApiVersion.V1BETA2, name)
+    assert stored.objects == {}
+
+
+def test_workers_are_read_back_at_their_places() -> None:
+    assert places_of_workers(["w03-near", "w01-far", "theirs"]) == ["far", "", "near"]
+    assert places_of_workers([]) == []

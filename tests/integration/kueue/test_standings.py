@@ -12,7 +12,7 @@ from gpuplane.db.types import table_of
 from gpuplane.domains.clusters.service import ClusterState
 from gpuplane.domains.clusters.tables import ClusterRow
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import CLUSTER_QUEUE
+from gpuplane.kube.kinds import CLUSTER_QUEUE, RESOURCE_FLAVOR
 from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.kube.kueue.queues import cluster_queue_object
 from gpuplane.loops.kueue.defaults import ensure_defaults
@@ -97,12 +97,31 @@ async def test_a_queue_is_withdrawn_until_the_cluster_has_let_go_of_it(
 async def test_a_quota_of_what_no_node_has_is_taken_with_a_warning_that_names_it(
     kueue: Kueue, client: KubeClient
 ) -> None:
-    groups = gpus(1, "nosuch")
+    groups = gpus(1, "nvidia-h20-96gb")
     made = await kueue.world.ask(
         "POST", BASE, 201, json={"name": "ahead", "resourceGroups": groups}
     )
-    assert [each for each in made["warnings"] if "no node of nosuch" in each]
+    assert [each for each in made["warnings"] if "no node of nvidia-h20-96gb" in each]
     assert (await look(kueue, client, "q"))["warnings"] == []
+
+
+async def test_a_quota_of_what_nobody_makes_is_refused_until_the_cluster_has_a_flavor_of_it(
+    kueue: Kueue, client: KubeClient, stored: Stored
+) -> None:
+    body = {"name": "typo", "resourceGroups": gpus(2, "l44")}
+    refused = await kueue.world.ask("POST", BASE, 422, json=body)
+    assert "There is no GPU model 'l44'" in refused["detail"]
+    assert "nvidia-l4" in refused["fix"]
+    stored.put(RESOURCE_FLAVOR.at("v1beta2"), {"metadata": {"name": "l44"}, "spec": {}})
+    await look(kueue, client, "q")
+    made = await kueue.world.ask("POST", BASE, 201, json=body)
+    assert made["warnings"] == []
+    # What was declared while it was there may stay in a queue that is changed later.
+    del stored.objects[RESOURCE_FLAVOR.at("v1beta2").path(None, "l44")]
+    await look(kueue, client, "q")
+    await kueue.world.ask("PUT", f"{BASE}/typo", json={"resourceGroups": gpus(0, "l44")})
+    emptied = await kueue.world.ask("PUT", f"{BASE}/typo", json={"resourceGroups": []})
+    assert (emptied["resourceGroups"], emptied["warnings"]) == ([], [])
 
 
 async def test_a_queue_of_ours_that_somebody_deleted_is_made_again_and_told(

@@ -122,7 +122,7 @@ async def test_a_turn_that_began_before_the_cluster_stopped_taking_work_offers_n
     assert await database.read(jobs.list_offers) == []
 
 
-async def test_a_worker_joins_its_manager_last_and_once(kueue: Kueue) -> None:
+async def test_a_worker_joins_last_and_once_and_leaves_others_in_their_places(kueue: Kueue) -> None:
     database, now = kueue.world.server.database, 1
 
     def join(session: Any) -> list[list[str]]:
@@ -144,6 +144,16 @@ async def test_a_worker_joins_its_manager_last_and_once(kueue: Kueue) -> None:
         assert queues.dispatch_workers(hub) == ("far", "near")
         near, far = str(ids[1]), str(ids[2])
         assert told == [[far], [far, near], [far, near]]
+        queues.leave_managers(session, "far", "test", now)
+        hub = clusters.get_cluster(session, ids[0])
+        assert queues.dispatch_workers(hub) == ("near",)
+        assert queues.worker_places(hub) == ("", "near")
+        far_again = clusters.get_cluster(session, ids[2])
+        assert queues.join_manager(session, ids[0], far_again, "test", now) == ["", near, far]
+        for name in ("far", "near", "near"):
+            queues.leave_managers(session, name, "test", now)
+        hub = clusters.get_cluster(session, ids[0])
+        assert queues.worker_places(hub) == ()
         return told
 
     assert len(await database.write("tests.join", join)) == 3

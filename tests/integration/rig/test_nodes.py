@@ -40,6 +40,19 @@ def test_the_gpus_of_hamis_annotation_are_those_the_node_has() -> None:
     assert gpu_ids("node-1", 8) != gpu_ids("node-2", 8)
 
 
+def test_nodes_of_one_name_in_two_clusters_have_gpus_and_machines_of_their_own() -> None:
+    one, other = (
+        build_nodes([("a100", 1)], processes=False, cluster=cluster)[0]
+        for cluster in ("manager", "worker-1")
+    )
+    gpus = [{gpu.gpu_id for gpu in read_node(node).gpus} for node in (one, other)]
+    assert [len(ids) for ids in gpus] == [8, 8]
+    assert gpus[0].isdisjoint(gpus[1])
+    assert gpus[1] == set(gpu_ids("a100-1", 8, "worker-1"))
+    infos = [node["status"]["nodeInfo"] for node in (one, other)]
+    assert infos[0]["systemUUID"] != infos[1]["systemUUID"]
+
+
 def test_a_gpu_that_is_cut_is_not_offered_whole() -> None:
     allocatable = build_node("a100-mig", "node-1")["status"]["allocatable"]
     assert allocatable["nvidia.com/gpu"] == "0"

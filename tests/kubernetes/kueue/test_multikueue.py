@@ -67,6 +67,8 @@ async def test_a_job_runs_on_the_worker_and_its_end_comes_back(
     tenant, base = await world.tenant("acme"), f"/clusters/{world.name}"
     queue, near = f"{world.prefix}-all", f"{world.prefix}-near"
     text = second_rig.kubeconfig.read_text()
+    async with KubeClient(second_rig.connection(), field_manager="test") as worker:
+        await worker.apply(JOB_SETS, force=True)  # or Kueue does not connect with it
     worker_id = await add_worker(world, sealing_keys, near, text)
     await world.ask(
         "POST", f"{base}/quotas", 201, json={"name": queue, "resourceGroups": groups(4)}
@@ -82,7 +84,6 @@ async def test_a_job_runs_on_the_worker_and_its_end_comes_back(
     space = f"tenant-{tenant}"
     async with KubeClient(second_rig.connection(), field_manager="test") as worker:
         try:
-            await worker.apply(JOB_SETS, force=True)
             for each in queue_objects(world, tenant):
                 await worker.apply(each, force=True)
             named = MULTIKUEUE_CLUSTER.at("v1beta2")

@@ -9,6 +9,8 @@ import pytest
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.declarations import (
+    drop_flavors,
+    find_useless,
     list_differences,
     merge_groups,
     merge_quota,
@@ -118,6 +120,59 @@ def test_of_the_preemption_only_what_is_named_is_replaced() -> None:
 def test_naming_what_stands_already_changes_nothing() -> None:
     flavor = {"name": "nvidia-l4", "resources": [{"name": GPU, "nominalQuota": 2}]}
     assert list_differences(row(), merge_quota(row(), [flavor], {"cohort": "co"})) == []
+
+
+def of(name: str, amount: int, **limits: int) -> dict[str, Any]:
+    """Return a flavor as it is named on the command line."""
+    return {"name": name, "resources": [{"name": GPU, "nominalQuota": amount, **limits}]}
+
+
+def with_typo(amount: str = "2", **more: str) -> dict[str, Any]:
+    """Return a queue that a model nobody has was written into."""
+    typo = {"name": "l44", "resources": [quota(amount, "1")]}
+    typo["resources"] += [{**quota(each), "name": name} for name, each in more.items()]  # type: ignore[operator]  # a list
+    made = row()
+    made["resourceGroups"][0]["flavors"].append(typo)
+    return made
+
+
+def test_none_of_a_model_that_no_node_has_takes_it_out_of_the_queue() -> None:
+    before = with_typo()
+    named = [of("l44", 0)]
+    gone = find_useless(before, named, ["nvidia-l4"])
+    body = merge_quota(before, named, {}, gone)
+    assert body["resourceGroups"] == row()["resourceGroups"]
+    assert list_differences(before, body) == [
+        (f"l44 {GPU} borrowingLimit", "1", "(none)"),
+        (f"l44 {GPU} nominalQuota", "2", "(none)"),
+    ]
+    # Said once more it changes nothing: what is not in the queue is not brought in to be none.
+    again = find_useless(body, named, ["nvidia-l4"])
+    assert list_differences(body, merge_quota({**before, **body}, named, {}, again)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (row(), of("nvidia-l4", 0)),
+        (with_typo(), of("l44", 1)),
+        (with_typo(), of("l44", 0, borrowingLimit=2)),
+        (with_typo(cpu="4"), of("l44", 0)),
+    ],
+    ids=["the cluster has it", "some", "what it may borrow is named", "other quotas of it"],
+)
+def test_a_model_that_is_of_use_or_is_meant_stays(
+    before: dict[str, Any], named: dict[str, Any]
+) -> None:
+    assert find_useless(before, [named], ["nvidia-l4"]) == frozenset()
+
+
+def test_a_group_of_which_every_flavor_is_taken_out_is_gone() -> None:
+    body = merge_quota(with_typo(), [], {}, ["l44", "nvidia-l4"])
+    assert (body["resourceGroups"], body["coversEverything"]) == ([], False)
+    groups = with_typo()["resourceGroups"]
+    drop_flavors(groups, ["nvidia-l4"])
+    assert [each["name"] for each in groups[0]["flavors"]] == ["l44"]
 
 
 def test_a_declaration_that_the_cluster_does_not_take_ends_with_its_reason_and_a_code() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.access import read_kubeconfig_text
-from gpuplane.cli.commands.registration import PATIENCE_S, _post_patiently
+from gpuplane.cli.commands.registration import COMMANDS, PATIENCE_S, _post_patiently
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.runviews import draw_steps
 
@@ -74,3 +75,15 @@ def test_a_step_that_left_something_out_says_so_where_it_is_drawn() -> None:
     [line] = draw_steps([row])
     assert "deploy_nfd" in line
     assert "left out. It was not asked for." in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["register", "east", "--kubeconfig", "-"], ["register-again", "east"]],
+    ids=["register", "register-again"],
+)
+def test_some_add_ons_and_none_are_not_asked_for_at_once(words: list[str]) -> None:
+    command = next(each for each in COMMANDS if each.name == words[0])
+    done = CliRunner().invoke(command, [*words[1:], "--addon", "kueue", "--no-addons"])
+    assert done.exit_code == Exit.USAGE
+    assert "Give either --addon NAME or --no-addons." in done.output

@@ -96,6 +96,12 @@ def test_gpus_are_named_as_people_say_them() -> None:
     assert gpus_text(half) == "0.5"
 
 
+def test_a_service_that_scales_shows_the_gpus_of_the_replicas_it_wants_now() -> None:
+    job = {"gpu_count": 1, "replica_count": 3, "gpu_type": "nvidia-l4"}
+    shown = [gpus_text({**job, "replicas_wanted": wanted}) for wanted in (None, 3, 2, 1, 0)]
+    assert shown == ["3x1 L4", "3x1 L4", "2x1 L4", "1 L4", "0x1 L4"]
+
+
 def test_a_short_id_is_the_end_of_an_id() -> None:
     assert short_id("01a1fe21-d573-7716-92cc-818365d2f316") == "65d2f316"
     assert size_text(1536) == "1.5 KiB"

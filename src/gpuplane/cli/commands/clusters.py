@@ -6,12 +6,12 @@ import click
 
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.access import COMMANDS as ACCESS
-from gpuplane.cli.commands.identity import tenant_id
+from gpuplane.cli.commands.identity import find_tenant
 from gpuplane.cli.commands.provisioning import COMMANDS as PROVISIONING
 from gpuplane.cli.commands.registration import COMMANDS
 from gpuplane.cli.commands.tenancies import COMMANDS as TENANCIES
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick_exactly
 from gpuplane.cli.output import Column, Output, output_option, paint_status, show_one, show_rows
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import age, clock_text, model_text, policy_lines, short_id
@@ -167,7 +167,7 @@ def maintenance(
     client = Client()
     path = _path(cluster, "maintenance-windows")
     if withdraw is not None:
-        found = pick(client.rows(path), withdraw, "window")
+        found = pick_exactly(client.rows(path), withdraw, "window")
         client.delete(f"{path}/{found['id']}")
     if reason is not None:
         if start is None or end is None:
@@ -195,9 +195,10 @@ def dedicate(cluster: str, tenant: str | None, *, everyone: bool) -> None:
     if (tenant is None) is not everyone:
         raise click.UsageError("Give either --to TENANT or --everyone.")
     client = Client()
-    body = {"tenant_id": None if tenant is None else tenant_id(client, tenant)}
+    found = None if tenant is None else find_tenant(client, tenant)
+    body = {"tenant_id": None if found is None else found["id"]}
     client.put(_path(cluster, "dedication"), body)
-    click.echo(f"{cluster} is open to {'everyone' if tenant is None else tenant + ' alone'}")
+    click.echo(f"{cluster} is open to {'everyone' if found is None else found['name'] + ' alone'}")
 
 
 @clusters.command("grants")
@@ -210,9 +211,9 @@ def grants(cluster: str, add: str | None, remove: str | None, output: Output) ->
     client = Client()
     path = _path(cluster, "grants")
     if add is not None:
-        client.post(path, {"tenant_id": tenant_id(client, add)})
+        client.post(path, {"tenant_id": find_tenant(client, add)["id"]})
     if remove is not None:
-        client.delete(f"{path}/{tenant_id(client, remove)}")
+        client.delete(f"{path}/{find_tenant(client, remove)['id']}")
     names = {each["id"]: each["name"] for each in client.items("/tenants")}
     rows = [{"id": each, "name": names.get(each, "")} for each in client.get(path)["tenant_ids"]]
     columns = (

@@ -6,7 +6,7 @@ import click
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import find_one, pick
+from gpuplane.cli.lookups import find_exactly, find_one, pick_exactly
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_one, show_rows
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import age, clock_text
@@ -20,18 +20,30 @@ NAMED = (
 )
 
 
+def find_tenant(client: Client, key: str) -> dict[str, Any]:
+    """Return the tenant that a whole name or an id means."""
+    return find_exactly(client, "/tenants", key, "tenant")
+
+
+def find_project(client: Client, key: str, tenant: str | None = None) -> dict[str, Any]:
+    """Return the project that a whole name, `TENANT/NAME` or an id means."""
+    owner, slash, name = key.rpartition("/")
+    whose = tenant_id(client, owner if slash else tenant)
+    return find_exactly(client, "/projects", name, "project", tenant_id=whose)
+
+
+def _user(client: Client, key: str) -> dict[str, Any]:
+    return find_exactly(client, "/users", key, "user")
+
+
 def tenant_id(client: Client, key: str | None) -> str | None:
     """Return the id of the tenant that a name or an id means."""
-    return None if key is None else str(find_one(client, "/tenants", key, "tenant")["id"])
+    return None if key is None else str(find_tenant(client, key)["id"])
 
 
 def project_id(client: Client, key: str | None, tenant: str | None = None) -> str | None:
     """Return the id of the project that a name, `TENANT/NAME` or an id means."""
-    if key is None:
-        return None
-    owner, slash, name = key.rpartition("/")
-    whose = tenant_id(client, owner if slash else tenant)
-    return str(find_one(client, "/projects", name, "project", tenant_id=whose)["id"])
+    return None if key is None else str(find_project(client, key, tenant)["id"])
 
 
 def _fields(row: dict[str, Any]) -> list[tuple[str, object]]:
@@ -87,8 +99,9 @@ def change_tenant(tenant: str, display_name: str) -> None:
 def delete_tenant(tenant: str) -> None:
     """Delete a tenant in which nothing lies any more."""
     client = Client()
-    client.delete(f"/tenants/{tenant_id(client, tenant)}")
-    click.echo(f"{tenant} deleted")
+    found = find_tenant(client, tenant)
+    client.delete(f"/tenants/{found['id']}")
+    click.echo(f"{found['name']} deleted")
 
 
 @tenants.command("members")
@@ -181,17 +194,19 @@ def change_project(
 ) -> None:
     """Change a project's display name, or which clusters it must, would rather or may not use."""
     client = Client()
-    address = f"/projects/{project_id(client, project)}"
+    found = find_project(client, project)
+    address = f"/projects/{found['id']}"
     if display_name is not None:
         client.patch(address, {"display_name": display_name})
     named = {"required": require, "preferred": prefer, "excluded": exclude}
     if any(named.values()) or any_cluster:
         rows = client.rows("/clusters")
         body = {
-            word: [pick(rows, key, "cluster")["id"] for key in keys] for word, keys in named.items()
+            word: [pick_exactly(rows, key, "cluster")["id"] for key in keys]
+            for word, keys in named.items()
         }
         client.put(f"{address}/clusters", body)
-    click.echo(f"{project} changed")
+    click.echo(f"{found['name']} changed")
 
 
 @projects.command("rm")
@@ -199,8 +214,9 @@ def change_project(
 def delete_project(project: str) -> None:
     """Delete a project in which nothing lies any more."""
     client = Client()
-    client.delete(f"/projects/{project_id(client, project)}")
-    click.echo(f"{project} deleted")
+    found = find_project(client, project)
+    client.delete(f"/projects/{found['id']}")
+    click.echo(f"{found['name']} deleted")
 
 
 # -- users ------------------------------------------------------------------------------------
@@ -283,7 +299,7 @@ def change_user(
     client = Client()
     asked = {"email": email, "display_name": display_name, "disabled": disabled}
     body = {name: value for name, value in asked.items() if value is not None}
-    found = client.patch(f"/users/{find_one(client, '/users', user, 'user')['id']}", body)
+    found = client.patch(f"/users/{_user(client, user)['id']}", body)
     click.echo(f"{found['name']} changed")
 
 
@@ -292,15 +308,23 @@ def change_user(
 def delete_user(user: str) -> None:
     """Delete a user."""
     client = Client()
-    client.delete(f"/users/{find_one(client, '/users', user, 'user')['id']}")
-    click.echo(f"{user} deleted")
+    found = _user(client, user)
+    client.delete(f"/users/{found['id']}")
+    click.echo(f"{found['name']} deleted")
 
 
-def _place(client: Client, tenant: str | None, project: str | None) -> dict[str, str | None]:
+def _place(
+    client: Client, tenant: str | None, project: str | None
+) -> tuple[dict[str, str | None], str]:
+    """Return the place that a role is held in, as the fields of a body and in words."""
     if project is not None:
-        found = client.get(f"/projects/{project_id(client, project, tenant)}")
-        return {"tenant_id": found["tenant_id"], "project_id": found["id"]}
-    return {"tenant_id": tenant_id(client, tenant), "project_id": None}
+        found = find_project(client, project, tenant)
+        place = {"tenant_id": found["tenant_id"], "project_id": found["id"]}
+        return place, f"in project {found['name']}"
+    if tenant is None:
+        return {"tenant_id": None, "project_id": None}, "on the platform"
+    found = find_tenant(client, tenant)
+    return {"tenant_id": found["id"], "project_id": None}, f"in tenant {found['name']}"
 
 
 @users.command("grant")
@@ -314,10 +338,11 @@ def grant(
 ) -> None:
     """Give a user a role in a tenant or project, or on the whole platform with neither."""
     client = Client()
-    found = find_one(client, "/users", user, "user")
+    found = _user(client, user)
     body = {"user_id": found["id"], "role": role, "extra": list(extra)}
-    client.put("/memberships", body | _place(client, tenant, project))
-    click.echo(f"{found['name']} is {role} {_where(tenant, project)}")
+    place, where = _place(client, tenant, project)
+    client.put("/memberships", body | place)
+    click.echo(f"{found['name']} is {role} {where}")
 
 
 @users.command("revoke")
@@ -327,16 +352,10 @@ def grant(
 def revoke(user: str, tenant: str | None, project: str | None) -> None:
     """Take a role away: in a tenant or project, or on the whole platform with neither."""
     client = Client()
-    found = find_one(client, "/users", user, "user")
-    place = _place(client, tenant, project)
+    found = _user(client, user)
+    place, where = _place(client, tenant, project)
     client.delete(f"/users/{found['id']}/memberships", **place)
-    click.echo(f"{found['name']} holds no role {_where(tenant, project)}")
-
-
-def _where(tenant: str | None, project: str | None) -> str:
-    if project is not None:
-        return f"in project {project}"
-    return "on the platform" if tenant is None else f"in tenant {tenant}"
+    click.echo(f"{found['name']} holds no role {where}")
 
 
 # -- tokens -----------------------------------------------------------------------------------
@@ -353,7 +372,7 @@ def tokens() -> None:
 def list_tokens(user: str | None, output: Output) -> None:
     """List tokens without what they are."""
     client = Client()
-    whose = None if user is None else find_one(client, "/users", user, "user")["id"]
+    whose = None if user is None else _user(client, user)["id"]
     columns = (
         Column("NAME", lambda row: row["name"]),
         Column("BEGINS", lambda row: row["hint"]),
@@ -381,7 +400,7 @@ def create_token(
     client = Client()
     body = {
         "name": name,
-        "user_id": None if user is None else find_one(client, "/users", user, "user")["id"],
+        "user_id": None if user is None else _user(client, user)["id"],
         "scopes": list(scope) or None,
         "expires_at": expires,
     }
@@ -399,8 +418,8 @@ def create_token(
 def revoke_token(token: str, user: str | None) -> None:
     """Shut a token out, by its name or id."""
     client = Client()
-    whose = None if user is None else find_one(client, "/users", user, "user")["id"]
+    whose = None if user is None else _user(client, user)["id"]
     rows = [row for row in client.items("/tokens", user_id=whose) if not row["revoked_at"]]
-    found = pick(rows, token, "token")
+    found = pick_exactly(rows, token, "token")
     client.delete(f"/tokens/{found['id']}")
     click.echo(f"{found['name']} revoked")

@@ -23,6 +23,7 @@ from gpuplane.cli.output import (
     show_one,
     show_rows,
 )
+from gpuplane.cli.parameters import NumberCommand
 from gpuplane.cli.words import (
     age,
     clock_text,
@@ -394,7 +395,7 @@ def priority(job: str, priority: str) -> None:
     click.echo(f"{found['name']} has priority {found['priority']}")
 
 
-@jobs.command()
+@jobs.command(cls=NumberCommand)
 @click.argument("job")
 @click.argument("replicas", type=click.IntRange(0))
 def scale(job: str, replicas: int) -> None:

@@ -6,7 +6,7 @@ import click
 
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import (
     Column,
     Output,
@@ -25,7 +25,7 @@ DRAIN_WAIT_S = 300
 
 @click.group(cls=NearestGroup)
 def nodes() -> None:
-    """Nodes. NODE is a name, an id or a unique part of either."""
+    """Nodes. NODE is a name or an id; of `show`, a unique part of either too."""
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def show_node(node: str, cluster: str | None, output: Output) -> None:
 
 def _do(node: str, cluster: str | None, verb: str, body: Any = None) -> dict[str, Any]:
     client = Client()
-    row = pick(_rows(client, cluster), node, "node")
+    row = pick_exactly(_rows(client, cluster), node, "node")
     path = f"/clusters/{segment(row['cluster'])}/nodes/{segment(row['name'])}/{verb}"
     return dict(client.post(path, body))
 

@@ -13,9 +13,9 @@ from gpuplane.cli.commands.pipeline_import import import_pipeline
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.following import LogWriter, follow_log
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import find_one, is_uuid
+from gpuplane.cli.lookups import SURE_PART, find_exactly, is_uuid
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_one, show_rows
-from gpuplane.cli.parameters import PAIR, parse_value
+from gpuplane.cli.parameters import PAIR, NumberCommand, parse_value
 from gpuplane.cli.runviews import RunFollower, draw_steps, load_steps
 from gpuplane.cli.words import age, clock_text, duration_text, seconds_between
 from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
@@ -29,7 +29,10 @@ FILES = (".yaml", ".yml", ".json")
 
 @click.group(cls=NearestGroup)
 def pipelines() -> None:
-    """Pipelines and their runs. PIPELINE is a name or an id, RUN an id or the end of one."""
+    """Pipelines and their runs. PIPELINE is a name or an id, RUN an id or the end of one.
+
+    What steers a run takes 8 or more characters of its end.
+    """
 
 
 pipelines.add_command(import_pipeline)
@@ -186,7 +189,7 @@ def _meant(client: Client, key: str, project: str | None) -> dict[str, Any]:
 
 def _find(client: Client, key: str, project: str | None) -> dict[str, Any]:
     place = project_id(client, project or client.target.project)
-    return find_one(client, "/pipelines", key, "pipeline", project_id=place)
+    return find_exactly(client, "/pipelines", key, "pipeline", project_id=place)
 
 
 def _show_run(client: Client, run: dict[str, Any], output: Output, *, is_over: bool) -> None:
@@ -281,6 +284,18 @@ def find_run(client: Client, key: str) -> dict[str, Any]:
         return rows[0]
     reason = f"{len(rows)} runs end with {key!r}." if rows else f"There is no run {key!r}."
     raise CliError(reason, fix="`gpuplane pipelines runs` lists them.", code=Exit.NOT_FOUND)
+
+
+def _find_run_exactly(client: Client, key: str) -> dict[str, Any]:
+    """Return the run that is to be steered, which few characters may not name."""
+    if len(key) < SURE_PART:
+        raise CliError(
+            f"{key!r} is too little of an id for a run that is to be changed.",
+            fix=f"Write {SURE_PART} or more characters of its end; `gpuplane pipelines runs` "
+            "lists them.",
+            code=Exit.USAGE,
+        )
+    return find_run(client, key)
 
 
 @pipelines.command("show")
@@ -385,7 +400,7 @@ def logs(run: str, step: str) -> None:
 def retry(run: str, step: str | None) -> None:
     """Run one step again, or without one everything that failed; what completed stays."""
     client = Client()
-    found = find_run(client, run)
+    found = _find_run_exactly(client, run)
     part = "rerun" if step is None else f"steps/{_step(client, found['id'], step)}/retry"
     again = client.post(f"/runs/{found['id']}/{part}")
     click.echo(f"{again['id']} {again['status']}")
@@ -422,7 +437,7 @@ def fork(run: str, step: str) -> None:
 
 def _do(run: str, verb: str, body: dict[str, Any] | None = None) -> None:
     client = Client()
-    found = client.post(f"/runs/{find_run(client, run)['id']}/{verb}", body)
+    found = client.post(f"/runs/{_find_run_exactly(client, run)['id']}/{verb}", body)
     click.echo(f"{found['id']} {found['condition'] or found['status']}")
 
 
@@ -434,7 +449,9 @@ def event(run: str, name: str, payload: str | None) -> None:
     """Send an event to a run; PAYLOAD is JSON or else text."""
     client = Client()
     value = None if payload is None else parse_value(payload)
-    client.post(f"/runs/{find_run(client, run)['id']}/events", {"name": name, "payload": value})
+    client.post(
+        f"/runs/{_find_run_exactly(client, run)['id']}/events", {"name": name, "payload": value}
+    )
     click.echo(f"{name} sent")
 
 
@@ -457,7 +474,7 @@ def versions(pipeline: str, project: str | None, output: Output) -> None:
     show_rows(client.items(f"/pipelines/{found['id']}/versions"), columns, output)
 
 
-@pipelines.command("diff")
+@pipelines.command("diff", cls=NumberCommand)
 @click.argument("pipeline")
 @click.argument("old", type=click.IntRange(1))
 @click.argument("new", type=click.IntRange(1))
@@ -474,7 +491,7 @@ def diff(pipeline: str, old: int, new: int, project: str | None, output: Output)
         _show_changes(told["changes"])
 
 
-@pipelines.command("rollback")
+@pipelines.command("rollback", cls=NumberCommand)
 @click.argument("pipeline")
 @click.argument("version", type=click.IntRange(1))
 @PROJECT

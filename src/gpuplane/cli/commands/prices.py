@@ -5,7 +5,7 @@ import click
 from gpuplane.cli.client import Client
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.output import Column, Output, output_option, show_rows
-from gpuplane.cli.parameters import INSTANT
+from gpuplane.cli.parameters import INSTANT, NumberCommand
 from gpuplane.cli.words import clock_text, model_text, price_text
 
 
@@ -37,7 +37,7 @@ def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
     show_rows(rows, columns, output, empty="No price is known.")
 
 
-@prices.command("set")
+@prices.command("set", cls=NumberCommand)
 @click.argument("item")
 @click.argument("price")
 @click.option("--currency", default="USD", show_default=True, help="Code of ISO 4217.")

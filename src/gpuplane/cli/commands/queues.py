@@ -11,6 +11,7 @@ from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
     GPU,
     confirm_differences,
+    find_useless,
     list_differences,
     merge_groups,
     merge_quota,
@@ -18,7 +19,7 @@ from gpuplane.cli.declarations import (
     settle_withdrawal,
 )
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import (
     Column,
     Output,
@@ -160,7 +161,8 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     "gpus",
     multiple=True,
     metavar="MODEL=COUNT[:BORROW[:LEND]]",
-    help="What it owns of a GPU model, may borrow and lends; repeatable.",
+    help="What it owns of a GPU model, may borrow and lends; repeatable. MODEL=0 of a model that "
+    "the cluster has none of takes it out of the queue.",
 )
 @click.option(
     "--mig",
@@ -168,6 +170,13 @@ def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
     multiple=True,
     metavar="MODEL/PROFILE=COUNT[:BORROW[:LEND]]",
     help="The same of a model's MIG instances, such as a100-40gb/1g.5gb=8; repeatable.",
+)
+@click.option(
+    "--no-gpu",
+    "dropped",
+    multiple=True,
+    metavar="MODEL",
+    help="Take a GPU model out of the queue with all that it owns of it; repeatable.",
 )
 @click.option("--weight", type=float, help="Under fair sharing.")
 @WITHIN
@@ -181,6 +190,7 @@ def set_quota(
     cohort: str | None,
     gpus: tuple[str, ...],
     instances: tuple[str, ...],
+    dropped: tuple[str, ...],
     weight: float | None,
     within_cluster_queue: str | None,
     reclaim_within_cohort: str | None,
@@ -213,13 +223,16 @@ def set_quota(
     rows = {row["name"]: row for row in client.rows(path)}
     row = rows.get(name)
     if row is not None and row["isDeclared"] and not row["isDefault"]:
-        body = merge_quota(row, flavors, changes)
+        gone = {_flavor_in(row, text) for text in dropped} | find_useless(row, flavors, models)
+        body = merge_quota(row, flavors, changes, gone)
         differences = list_differences(row, body)
         if differences:
             confirm_differences(differences, yes=yes)
             row = client.put(_path(cluster, "quotas", name), body)
         found = settle(client, path, row)
     else:
+        if dropped:
+            raise click.UsageError(f"--no-gpu is of a queue that is declared, and {name} is not.")
         if not flavors:
             raise click.UsageError("A new queue needs --gpu or --mig.")
         groups: list[dict[str, Any]] = []
@@ -279,13 +292,29 @@ def flavor_named(model: str, models: Sequence[str]) -> str:
     return meant[0] if meant else model.lower()
 
 
+def _flavor_in(row: dict[str, Any], model: str) -> str:
+    """Return the flavor of a queue that a GPU model in any spelling means.
+
+    Raises:
+        click.BadParameter: If the queue has none of it.
+    """
+    names = [each["name"] for group in row["resourceGroups"] for each in group["flavors"]]
+    found = model if model in names else flavor_named(model, names)
+    if found not in names:
+        raise click.BadParameter(
+            f"{row['name']} has no quota of {model}; it has {', '.join(names) or 'none'}.",
+            param_hint="--no-gpu",
+        )
+    return found
+
+
 @quotas.command("rm")
 @CLUSTER
 @click.argument("name")
 def delete_quota(cluster: str, name: str) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
     client, path = Client(), _path(cluster, "quotas")
-    before = pick(client.rows(path), name, "quota")
+    before = pick_exactly(client.rows(path), name, "quota")
     client.delete(_path(cluster, "quotas", before["name"]))
     click.echo(settle_withdrawal(client, path, before))
 

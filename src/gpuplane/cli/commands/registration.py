@@ -27,6 +27,10 @@ EXPOSE = click.option(
     type=click.Choice(["asked", "all", "none"]),
     help='Which services get a Route: those with the label expose="true", all, or none.',
 )
+ADDON = click.option(
+    "--addon", "addons", multiple=True, metavar="NAME", help="Install only these; again for each."
+)
+NO_ADDONS = click.option("--no-addons", is_flag=True, help="Install none.")
 REPORT_IMAGE = click.option(
     "--report-image", metavar="IMAGE", help="Keep the last report of every job in it."
 )
@@ -116,8 +120,8 @@ def _post_patiently(client: Client, path: str, body: Any, command: str) -> Any:
     metavar="KEY=VALUE",
     help="What affinity and data classification go by; again for each.",
 )
-@click.option("--addon", "addons", multiple=True, metavar="NAME", help="Install only these.")
-@click.option("--no-addons", is_flag=True, help="Install none.")
+@ADDON
+@NO_ADDONS
 @binary_options
 @WAIT
 def register(
@@ -143,6 +147,7 @@ def register(
     --provisioned an account is made there, and it is registered by that.
     """
     _check_way(path, context, provisioned=provisioned, for_addons=for_addons)
+    _check_addons(addons, no_addons=no_addons)
     client = Client()
     body: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     body["name"] = name
@@ -185,6 +190,12 @@ def _check_way(
         raise click.UsageError("--for-addons is of an account that is made: --provisioned.")
 
 
+def _check_addons(addons: Sequence[str], *, no_addons: bool) -> None:
+    """Refuse to be asked for some add-ons and for none."""
+    if addons and no_addons:
+        raise click.UsageError("Give either --addon NAME or --no-addons.")
+
+
 def _of_made(name: str, binary: str | None, timeout_s: int | None, *, for_addons: bool) -> str:
     """Return the kubeconfig of the account that is made in a cluster made from this home."""
     admin = kubeconfig_of_made(name, binary, timeout_s)
@@ -200,12 +211,17 @@ def _pair(text: str) -> tuple[str, str]:
 
 @click.command("register-again")
 @click.argument("cluster")
-@click.option("--addon", "addons", multiple=True, metavar="NAME", help="Install only these.")
+@ADDON
+@NO_ADDONS
 @WAIT
-def register_again(cluster: str, addons: tuple[str, ...], *, wait: bool) -> None:
-    """Run a registration once more: after a failure, or to bring in add-ons."""
+def register_again(cluster: str, addons: tuple[str, ...], *, no_addons: bool, wait: bool) -> None:
+    """Run a registration once more: after a failure, or to bring in add-ons.
+
+    Without --addon and --no-addons it keeps to what was asked for last.
+    """
+    _check_addons(addons, no_addons=no_addons)
     client = Client()
-    body = {"addons": list(addons)} if addons else None
+    body = {"addons": list(addons)} if addons or no_addons else None
     _follow(client, client.post(_path(cluster, "registration"), body), wait=wait)
     click.echo(f"{cluster} is {client.get(_path(cluster))['state'].lower()}")
 

@@ -5,7 +5,7 @@ import click
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import Column, Output, output_option, show_one, show_rows
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import clock_text, model_text, short_id
@@ -97,6 +97,6 @@ def create_reservation(
 def cancel_reservation(reservation: str) -> None:
     """Give a reservation up; jobs that run on its GPUs go on."""
     client = Client()
-    found = pick(client.get("/capacity/reservations")["items"], reservation, "reservation")
+    found = pick_exactly(client.get("/capacity/reservations")["items"], reservation, "reservation")
     client.delete(f"/capacity/reservations/{found['id']}")
     click.echo(f"{found['name'] or found['id']} given up")

@@ -9,7 +9,7 @@ from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import pick
+from gpuplane.cli.lookups import pick_exactly
 from gpuplane.cli.output import Column, Output, output_option, show_rows
 from gpuplane.cli.words import age, clock_text
 
@@ -81,8 +81,9 @@ def delete_secret(name: str, project: str | None) -> None:
     """Delete a secret; jobs that name it do not start any more."""
     client = Client()
     rows = client.items("/secrets", project_id=_project(client, project))
-    client.delete(f"/secrets/{pick(rows, name, 'secret')['id']}")
-    click.echo(f"{name} deleted")
+    found = pick_exactly(rows, name, "secret")
+    client.delete(f"/secrets/{found['id']}")
+    click.echo(f"{found['name']} deleted")
 
 
 def _value(file: IO[str] | None) -> str:

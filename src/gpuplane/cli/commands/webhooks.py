@@ -7,7 +7,7 @@ import click
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.identity import tenant_id
 from gpuplane.cli.lazy import NearestGroup
-from gpuplane.cli.lookups import find_job, pick
+from gpuplane.cli.lookups import find_job_exactly, pick, pick_exactly
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_one, show_rows
 from gpuplane.cli.words import age, clock_text, short_id
 
@@ -16,11 +16,15 @@ ROWS = 100
 
 @click.group(cls=NearestGroup)
 def webhooks() -> None:
-    """Events sent to an address, signed and retried. WEBHOOK is an id or a unique part of it."""
+    """Events sent to an address, signed and retried. WEBHOOK is an id or the end of one."""
 
 
 def _find(client: Client, key: str) -> dict[str, Any]:
     return pick(client.items("/webhooks"), key, "webhook")
+
+
+def _find_exactly(client: Client, key: str) -> dict[str, Any]:
+    return pick_exactly(client.items("/webhooks"), key, "webhook")
 
 
 @webhooks.command("ls")
@@ -71,7 +75,7 @@ def create_webhook(
         found = client.post(f"/clusters/{segment(cluster)}/webhooks", body)
     else:
         body["tenant_id"] = tenant_id(client, tenant)
-        body["subject_id"] = None if job is None else find_job(client, job)["id"]
+        body["subject_id"] = None if job is None else find_job_exactly(client, job)["id"]
         found = client.post("/webhooks", body)
     if output.is_data:
         show_data(found, output)
@@ -99,7 +103,7 @@ def change_webhook(
         body["kinds"] = list(kind)
     if enable is not None:
         body["state"] = "active" if enable else "disabled"
-    found = client.patch(f"/webhooks/{_find(client, webhook)['id']}", body)
+    found = client.patch(f"/webhooks/{_find_exactly(client, webhook)['id']}", body)
     click.echo(f"{found['url']} {found['state']}")
 
 
@@ -108,7 +112,7 @@ def change_webhook(
 def delete_webhook(webhook: str) -> None:
     """Delete a webhook and its deliveries."""
     client = Client()
-    found = _find(client, webhook)
+    found = _find_exactly(client, webhook)
     client.delete(f"/webhooks/{found['id']}")
     click.echo(f"{found['url']} deleted")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuplane.cli.client import Client
 from gpuplane.cli.kinds.changes import Action, Change, differences_of
-from gpuplane.cli.lookups import find_one, pick
+from gpuplane.cli.lookups import find_exactly, pick_exactly
 from gpuplane.cli.manifests import Document, nearest
 
 AFFINITIES = ("required", "preferred", "excluded")
@@ -79,7 +79,7 @@ def _find_project(client: Client, document: Document) -> dict[str, Any] | None:
 def _affinities(client: Client, clusters: dict[str, Any]) -> dict[str, list[str]]:
     rows = client.rows("/clusters")
     return {
-        word: [pick(rows, str(key), "cluster")["id"] for key in clusters.get(word) or []]
+        word: [pick_exactly(rows, str(key), "cluster")["id"] for key in clusters.get(word) or []]
         for word in AFFINITIES
     }
 
@@ -95,7 +95,7 @@ def _create_project(
     tenant = document.metadata.get("tenant")
     body = {"name": document.name, **wanted}
     if tenant is not None:
-        body["tenant_id"] = find_one(client, "/tenants", tenant, "tenant")["id"]
+        body["tenant_id"] = find_exactly(client, "/tenants", tenant, "tenant")["id"]
     found = client.post("/projects", body)
     if clusters is not None:
         client.put(f"/projects/{found['id']}/clusters", _affinities(client, clusters))

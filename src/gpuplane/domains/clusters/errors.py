@@ -33,6 +33,12 @@ class PolicyNotInForce(Conflict):
     code = "preemption_policy_not_in_force"
 
 
+class BadAddon(Unprocessable):
+    """An add-on was named that there is none of."""
+
+    code = "addon_unknown"
+
+
 class BadGrant(Unprocessable):
     """A grant to a tenant that does not exist."""
 

@@ -12,6 +12,10 @@ DELETED_MARK = "~"
 """Between the name that a deleted cluster had and the end of its id, which frees the name."""
 WAS_AVAILABLE = "was_available"
 """The mark in a registered cluster's config that it took work once."""
+ADDONS = "addons"
+"""The key in a registered cluster's config: the add-ons asked for last; absent for all that fit."""
+NOT_ASKED_FOR = "It was not asked for."
+"""The message of an add-on that was left out because others were named."""
 
 REGISTERED_KIND = "kubernetes"
 """The kind that is registered, and reached by a kubeconfig."""
@@ -135,6 +139,12 @@ class Cluster:
     def was_available(self) -> bool:
         """Return whether a registered cluster took work once, so that some may run there."""
         return bool(self.config.get(WAS_AVAILABLE))
+
+    @property
+    def addons_asked(self) -> list[str] | None:
+        """Return the add-ons that were asked for last, None where all that fit were."""
+        told = self.config.get(ADDONS)
+        return None if told is None else [str(each) for each in told]
 
     @property
     def admits_by_kueue(self) -> bool:

@@ -304,7 +304,7 @@ class AddonsIn(Body):
     """Which add-ons to bring in."""
 
     addons: Annotated[list[Name], Field(max_length=32)] | None = None
-    """All that fit where it is left out."""
+    """What was asked for before, and what is ours there, where it is left out; none for []."""
 
 
 class ClusterKeyOut(SecretBody):

@@ -5,7 +5,7 @@ the clock does. An instant before the open interval's start counts as that start
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -225,7 +225,8 @@ class StateTotals:
 
     Args:
         states: By state; all five are there.
-        wall_clock: What the states must add up to: each device's life within the window.
+        wall_clock: What the states must add up to: each device's life there within the window,
+            without the times that it was another cluster's.
     """
 
     cluster_id: ClusterId
@@ -259,6 +260,7 @@ def plan_changes(
     ended_at: Mapping[GpuId, int],
     changes: Sequence[DeviceChange],
     at: int,
+    moved: Collection[GpuId] = (),
 ) -> LedgerPlan:
     """Return how the ledger follows these changes, each device named once.
 
@@ -268,6 +270,8 @@ def plan_changes(
             its time away is told as down.
         changes: What the devices are from now on.
         at: The instant of the change in ms; may lie before what is written.
+        moved: Devices that are on another node from then on: their interval ends there, and one
+            begins here, even where nothing else changed.
     """
     plan = LedgerPlan()
     for change in changes:
@@ -283,7 +287,8 @@ def plan_changes(
                 start = max(at, last)
             plan.begun.append(NewInterval(change.gpu_id, start, None, change.state, shares))
             continue
-        if (current.state, current.shares) == (change.state, shares):
+        is_same = (current.state, current.shares) == (change.state, shares)
+        if is_same and change.gpu_id not in moved:
             continue
         start = end_interval(plan, current, at)
         plan.begun.append(NewInterval(change.gpu_id, start, None, change.state, shares))

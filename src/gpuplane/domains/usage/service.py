@@ -3,7 +3,7 @@
 The callers' transaction is the ledger's: what closes and what opens commit together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpuplane.core.capacity import DeviceState
@@ -68,17 +68,23 @@ def note_queues(session: WriteSession, queues: Mapping[JobId, str]) -> None:
     ledger.update_queues(session, queues)
 
 
-def apply_changes(session: WriteSession, changes: Sequence[DeviceChange], at: int) -> int:
+def apply_changes(
+    session: WriteSession,
+    changes: Sequence[DeviceChange],
+    at: int,
+    moved: Collection[GpuId] = (),
+) -> int:
     """End and begin the intervals of devices that changed; return how many intervals began.
 
-    A device that already is what the change says is left alone. Each device is named once, is
-    remembered, and is locked by the caller where several writers exist.
+    A device that already is what the change says is left alone, unless it moved to another node:
+    then what it is there is another interval, of the node that is remembered of it. Each device is
+    named once, is remembered, and is locked by the caller where several writers exist.
     """
     gpu_ids = [change.gpu_id for change in changes]
     current = ledger.load_open(session, gpu_ids)
     missing = [gpu_id for gpu_id in gpu_ids if gpu_id not in current]
     ends = ledger.load_ends(session, missing)
-    plan = plan_changes(current, ends, changes, at)
+    plan = plan_changes(current, ends, changes, at, moved)
     if not plan.begun:
         return 0
     facts = ledger.load_devices(session, [each.gpu_id for each in plan.begun])

@@ -30,6 +30,7 @@ CHECK = "gpuplane-multikueue"
 SECRET_KEY = "kubeconfig"
 _LABELS = {MANAGED_LABEL: MANAGED_VALUE}
 _WORKER_SECRET = re.compile(r"gpuplane-w\d{2,}-.+")
+_WORKER = re.compile(r"w\d{2,3}-.+")
 _COPY = ("create", "delete", "get", "list", "watch")
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", _COPY),
@@ -96,6 +97,11 @@ def worker_name(position: int, cluster: str) -> str:
     return f"w{position + 1:02d}-{cluster}"
 
 
+def list_worker_names(places: Sequence[str]) -> list[str]:
+    """Return what the workers at these places are called on their manager; empty ones are none."""
+    return [worker_name(position, each) for position, each in enumerate(places) if each]
+
+
 def kubeconfig_text(server: str, token_secret: Mapping[str, Any]) -> str | None:
     """Return the kubeconfig of the account on a worker, None while its token is not made yet."""
     data = token_secret.get("data") or {}
@@ -146,11 +152,24 @@ def manager_objects(
         source: Object = {"kubeConfig": {"location": secret_name(name), "locationType": "Secret"}}
         spec = source if version is ApiVersion.V1BETA1 else {"clusterSource": source}
         made.append(_object(version, "MultiKueueCluster", name, spec))
-    made.append(_object(version, "MultiKueueConfig", CONFIG, {"clusters": list(order or workers)}))
+    made.append(config_object(version, list(order or workers)))
     parameters = {"apiGroup": GROUP, "kind": "MultiKueueConfig", "name": CONFIG}
     spec = {"controllerName": MULTIKUEUE_CONTROLLER, "parameters": parameters}
     made.append(_object(version, "AdmissionCheck", CHECK, spec))
     return tuple(made)
+
+
+def config_object(version: ApiVersion, order: Sequence[str]) -> Object:
+    """Return what names the workers of a manager, one at least, by their names there."""
+    return _object(version, "MultiKueueConfig", CONFIG, {"clusters": list(order)})
+
+
+def names_of_worker(cluster: str, known: Sequence[str], secrets: Sequence[str]) -> list[str]:
+    """Return what a cluster is called on a manager, by the names and the Secrets that it keeps."""
+    prefix = secret_name("")
+    candidates = {*known, *(each.removeprefix(prefix) for each in secrets)}
+    pattern = re.compile(rf"w\d{{2,}}-{re.escape(cluster)}")
+    return sorted(each for each in candidates if pattern.fullmatch(each))
 
 
 def secret_name(worker: str) -> str:
@@ -173,6 +192,13 @@ def stale_secrets(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> 
 def cluster_of_worker(worker: str) -> str:
     """Return the name of the cluster that a manager knows by this name."""
     return worker.partition("-")[2]
+
+
+def places_of_workers(names: Sequence[str]) -> list[str]:
+    """Return the clusters that a manager knows by these names, each at its place, best first."""
+    places = {int(each[1:].partition("-")[0]): cluster_of_worker(each) for each in names
+              if _WORKER.fullmatch(each)}  # fmt: skip
+    return [places.get(number, "") for number in range(1, max(places, default=0) + 1)]
 
 
 def stale_workers(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[str]:

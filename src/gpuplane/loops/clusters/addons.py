@@ -18,7 +18,7 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import AddonStatus, Cluster, ClusterKey
+from gpuplane.domains.clusters.service import NOT_ASKED_FOR, AddonStatus, Cluster, ClusterKey
 from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
@@ -77,7 +77,8 @@ def make_step(name: str) -> Work:
         wanted = given.get("addons")
         names = frozenset(wanted) if wanted is not None else None
         if tools.addons.names:
-            names = frozenset(tools.addons.names) & (names or frozenset(tools.addons.names))
+            allowed = frozenset(tools.addons.names)
+            names = allowed if names is None else allowed & names
         outcome: dict[str, str] = {}
         for addon in addons:
             status = await bring_in(tools, cluster, addon, names, call.attempt)
@@ -101,7 +102,11 @@ async def bring_in(
 ) -> AddonStatus | Failed:
     """Bring one add-on in where it fits, store what became of it, or ask for another try."""
     if wanted is not None and addon.name not in wanted:
-        return await _note(tools, cluster, addon, "left_out", "It was not asked for.")
+        known = await tools.database.read(lambda s: clusters.list_addons(s, cluster.id))
+        before = next((each for each in known if each.name == addon.name), None)
+        if before is not None and before.state in ("installed", "adopted", "present"):
+            return before  # it is there: who asks for others says nothing of it
+        return await _note(tools, cluster, addon, "left_out", NOT_ASKED_FOR)
     if not tools.addons.helm:
         return await _note(tools, cluster, addon, "left_out", "No helm is set on this server.")
     addon = addon.for_kubernetes(cluster.kubernetes_version)

@@ -15,6 +15,7 @@ from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT
+from gpuplane.domains.placements import service as placements
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.ids import new_id
 from gpuplane.kube import kinds
@@ -42,7 +43,7 @@ NOT_ITS_RUN = Failed("NotItsRun", "This run does not delete the cluster any more
 REMOVED_STATES = (ClusterState.DRAINING, ClusterState.DELETING)
 
 
-def _is_its_run(cluster: Cluster, call: StepCall) -> bool:
+def is_its_run(cluster: Cluster, call: StepCall) -> bool:
     """Return whether a run is the one that deletes a cluster: not a copy, nor one before it."""
     return cluster.run_id == call.run_id and cluster.state in REMOVED_STATES
 
@@ -51,7 +52,7 @@ async def drain(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Move the work away, look again until none is left."""
-    if not _is_its_run(cluster, call):
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
     began = int(call.state["began"]) if call.state else now
@@ -115,7 +116,7 @@ async def release(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
     """Remove what is ours in the cluster, cordons too; add-ons stay, for others may use them."""
-    if not _is_its_run(cluster, call):
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     try:
         async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
@@ -177,13 +178,14 @@ async def remove_ours(client: KubeClient, ids: Collection[str]) -> int:
 async def forget(
     tools: ClusterTools, cluster: Cluster, given: Mapping[str, Any], call: StepCall
 ) -> Answer:
-    """Delete credentials, keys and offers, mark devices absent, cancel what waits for it."""
-    if not _is_its_run(cluster, call):
+    """Delete credentials, keys and offers, end its devices' time, cancel what waits for it."""
+    if not is_its_run(cluster, call):
         return NOT_ITS_RUN
     now = tools.clock.now_ms()
 
     def unit(session: WriteSession) -> int:
         store_nodes(session, cluster.id, (), new_id, now)
+        placements.retire_cluster(session, cluster.id, now)
         jobs.drop_offers(session, cluster.id)
         cancelled = jobs.end_pinned(session, cluster.id, cluster.name, now)
         clusters.remove(session, cluster.id, now)

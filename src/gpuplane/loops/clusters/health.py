@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 from gpuplane.domains.clusters.service import Cluster, HealthCheck
 from gpuplane.domains.nodes.service import Node
+from gpuplane.domains.queues import service as queues
 from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Forbidden, KubeError
+from gpuplane.kube.kueue.multikueue import list_worker_names
+from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.loops.clusters.catalogue import find_addon
+from gpuplane.loops.connections import find_unconnected
 
 METRICS_LATE_MS = 300_000
 """Prometheus sends every half minute; ten missed sends are no accident."""
@@ -32,7 +36,7 @@ async def check(
         ("nodes", judge_nodes(present)),
         ("device_plugin", judge_devices(present)),
         ("gpu_operator", await _look_at_operator(client)),
-        ("kueue", await _look_at_kueue(client)),
+        ("kueue", await _look_at_kueue(client, cluster)),
         ("metrics", judge_metrics(cluster, now)),
     ):
         found.append(HealthCheck(kind, verdict, message, now))
@@ -96,7 +100,7 @@ async def _look_at_operator(client: KubeClient) -> tuple[str, str]:
     return verdict, f"{ready} of {wanted} replicas are ready."
 
 
-async def _look_at_kueue(client: KubeClient) -> tuple[str, str]:
+async def _look_at_kueue(client: KubeClient, cluster: Cluster) -> tuple[str, str]:
     """Return whether Kueue works: an object that is not kept goes through its webhooks."""
     served = await client.served(kinds.RESOURCE_FLAVOR.group)
     if served is None:
@@ -116,6 +120,22 @@ async def _look_at_kueue(client: KubeClient) -> tuple[str, str]:
         return "unknown", "The credentials may not write ResourceFlavors."
     except KubeError as error:
         return "unhealthy", f"Its webhooks do not answer: {error.message[:200]}"
+    unconnected = await _look_at_workers(client, cluster, kind.version)
+    if unconnected:
+        return "degraded", unconnected
     versions = " and ".join(sorted({served.preferred, *served.versions}))
     verb = "are" if " and " in versions else "is"
     return "healthy", f"{versions} {verb} served and its webhooks answer."
+
+
+async def _look_at_workers(client: KubeClient, cluster: Cluster, version: str) -> str:
+    """Return why Kueue is not connected with workers that the cluster dispatches to."""
+    names = list_worker_names(queues.worker_places(cluster))
+    if not names or version not in set(ApiVersion):
+        return ""
+    try:
+        return " ".join((await find_unconnected(client, ApiVersion(version), names)).values())
+    except Forbidden:
+        return ""
+    except KubeError as error:
+        return f"Whether it is connected with its workers cannot be told: {error.message[:200]}"

@@ -59,6 +59,7 @@ class ClusterTools:
         ensure_defaults: Makes default flavors and queues on a cluster with Kueue and returns
             their names; None where nothing makes any.
         ask_checkpoint: Asks an attempt for a checkpoint through its backend.
+        worker_connect_s: How long Kueue may take to connect with a worker.
     """
 
     database: Database
@@ -71,6 +72,7 @@ class ClusterTools:
     ) = None
     ask_checkpoint: Callable[[Attempt], Awaitable[None]] | None = None
     addons: AddonSettings = field(default_factory=AddonSettings)
+    worker_connect_s: float = 15.0
 
     async def cluster(self, cluster_id: UUID) -> Cluster:
         """Return a cluster as it is stored now."""

@@ -6,9 +6,11 @@ priorities and the state of our AdmissionCheck, each guarded by the version that
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gpuplane.core.ids import AttemptId, ClusterId
+from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
@@ -42,6 +44,7 @@ async def take_in(
     now: int,
     remembered: dict[AttemptId, str],
     reread: Reread,
+    cut_off: Mapping[str, str] | None = None,
 ) -> int:
     """Store what Kueue says of offers and stop what it evicted; return how much was news.
 
@@ -49,6 +52,7 @@ async def take_in(
         seen: The Workloads of the cluster.
         remembered: The uid of each attempt's Workload as first seen; kept up here.
         reread: Reads a Workload from the cluster itself: what is followed may lag behind.
+        cut_off: Why a ClusterQueue dispatches to no worker just now; told in place of "it waits".
     """
     known = [each for each in seen if each.attempt_id is not None]
     ours = {each.attempt_id: each for each in known if each.attempt_id and not each.is_pod}
@@ -71,6 +75,9 @@ async def take_in(
         said = read_pods(pods.get(offer.attempt_id, ())) if single is None else read_one(single)
         if said is None:
             continue
+        why = (cut_off or {}).get(offer.cluster_queue, "")
+        if why and said.admitted_at is None and offer.worker_id is None:
+            said = replace(said, reason=str(Word.WORKER_NOT_CONNECTED), message=why)
         told = (said.reason, said.message, said.admitted_at, said.counted)
         if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
             continue

@@ -110,7 +110,7 @@ def why_waiting(worker: Cluster) -> str:
     return (
         f"It may run on {worker.name}, which cannot be reached since {since}. It is started "
         f"elsewhere once {worker.name} answers, or was deleted: "
-        f"gpuplane clusters delete {worker.name} --force."
+        f"gpuplane clusters rm {worker.name} --force."
     )
 
 

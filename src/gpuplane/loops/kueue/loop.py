@@ -24,6 +24,7 @@ from gpuplane.kube.informers import Informer
 from gpuplane.kube.kinds import ADMISSION_CHECK, WORKLOAD
 from gpuplane.kube.kueue.holds import lift_hold
 from gpuplane.kube.kueue.names import HOLD_CHECK, ApiVersion
+from gpuplane.loops.connections import find_cut_off
 from gpuplane.loops.kueue.admitting import load_standings, take_in, write_back
 from gpuplane.loops.kueue.defaults import find_version
 from gpuplane.loops.kueue.dispatches import follow_dispatches, follow_lost_workers
@@ -223,7 +224,16 @@ class KueueLoop:
                 trouble = error  # work there goes on: what it does is taken in all the same
         seen = [each for each in following.workloads.items() if not each.is_foreign(known)]
         now = self._clock.now_ms()
-        await take_in(self._database, cluster.id, seen, now, following.remembered, following.reread)
+        cut_off = await find_cut_off(following.client, following.version, cluster)
+        await take_in(
+            self._database,
+            cluster.id,
+            seen,
+            now,
+            following.remembered,
+            following.reread,
+            cut_off,
+        )
         workers = queues.dispatch_workers(cluster)
         if workers:
             await follow_dispatches(self._database, cluster.id, seen, now)
@@ -237,7 +247,8 @@ class KueueLoop:
             if each.attempt_id is None
             or ((told := standings.get(each.attempt_id)) is not None and told.may_start)
         ]
-        await following.nominations.run(following.client, following.version, workers, ready, now)
+        places = queues.worker_places(cluster)
+        await following.nominations.run(following.client, following.version, places, ready, now)
         if trouble is not None:
             raise trouble
 

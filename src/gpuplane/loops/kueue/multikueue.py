@@ -32,6 +32,7 @@ from gpuplane.kube.kueue.multikueue import (
     cluster_of_worker,
     kubeconfig_text,
     manager_objects,
+    places_of_workers,
     stale_secrets,
     stale_workers,
     worker_name,
@@ -39,6 +40,7 @@ from gpuplane.kube.kueue.multikueue import (
 )
 from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE, ApiVersion
 from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.connections import wait_connected
 from gpuplane.loops.kueue.defaults import find_version
 
 log = logging.getLogger("gpuplane.kueue")
@@ -59,6 +61,8 @@ async def connect_workers(
     workers: dict[str, str] = {}
     away: dict[str, str] = {}
     for position, worker_id in enumerate(given["workers"]):
+        if not worker_id:
+            continue  # the place of one that was deleted
         worker = await tools.cluster(UUID(worker_id))
         name = worker_name(position, worker.name)
         try:
@@ -81,10 +85,21 @@ async def connect_workers(
                 await client.apply(each)
         left = await _revoke_dropped(tools, stale_workers(found, names), names)
         await forget_workers(client, kind, names)
+        unconnected = await wait_connected(client, version, list(workers), tools.worker_connect_s)
     if away:
-        said = "; ".join(f"{cluster_of_worker(name)}: {why}" for name, why in away.items())
-        return Failed("WorkerUnreachable", f"{said} The other workers are connected.")
+        said = " ".join(f"{cluster_of_worker(name)}: {_full(why)}" for name, why in away.items())
+        rest = [*unconnected.values()]
+        if len(workers) > len(unconnected):
+            rest.append("The other workers are connected.")
+        return Failed("WorkerUnreachable", " ".join((said, *rest)))
+    if unconnected:
+        # Kueue goes on trying by itself: another try here would tell the same.
+        return Failed("WorkerNotConnected", " ".join(unconnected.values()), is_final=True)
     return Completed({"workers": list(workers), "accounts_left": left})
+
+
+def _full(sentence: str) -> str:
+    return f"{sentence.rstrip('. ')}."
 
 
 async def join_managers(
@@ -151,7 +166,7 @@ async def take_back_workers(
         return False
     found = await database.read(clusters.list_clusters)
     names = {each.name for each in found} - {cluster.name}
-    named = [cluster_of_worker(each) for each in config["spec"].get("clusters") or ()]
+    named = places_of_workers(config["spec"].get("clusters") or ())
     declared = await database.read(lambda s: queues.load_declared(s, cluster.id))
     ours = {each.name for each in declared.cluster_queues}
     live = await client.list(CLUSTER_QUEUE.at(str(version)))
@@ -160,7 +175,7 @@ async def take_back_workers(
         partial(
             queues.dispatch_again,
             manager_id=cluster.id,
-            workers=[each for each in named if each in names],
+            workers=[each if each in names else "" for each in named],
             queues=[
                 each["metadata"]["name"]
                 for each in live

@@ -16,7 +16,7 @@ from gpuplane.kube.kueue.dispatching import (
     needs_worker,
     nomination_object,
 )
-from gpuplane.kube.kueue.multikueue import worker_name
+from gpuplane.kube.kueue.multikueue import list_worker_names
 from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.kube.kueue.states import read_conditions
 from gpuplane.loops.kueue.workloads import Followed
@@ -43,7 +43,7 @@ class Nominations:
         Args:
             client: The manager.
             version: Of Kueue's API.
-            workers: Its workers by their own names, best first.
+            workers: Its workers by their own names, best first; empty where one was deleted.
             seen: Its Workloads.
             now: The instant, ms since the epoch.
         """
@@ -52,7 +52,7 @@ class Nominations:
         self._since = {uid: told for uid, told in self._since.items() if uid in known}
         if not waiting:
             return 0
-        order = [worker_name(position, name) for position, name in enumerate(workers)]
+        order = list_worker_names(workers)
         active = await _list_connected(client, version)
         changed = 0
         for each in waiting:

@@ -106,6 +106,11 @@ def refuse_dispatch(
         said = f"LocalQueue {door.name} of {name} dispatches to other clusters: batch and training."
         return Reason(Word.NO_QUEUE, said, "Name another queue, or the cluster to run it on.")
     names = queues.dispatch_workers(view.cluster)
+    if not names:
+        said = f"{name} is to dispatch it, and has no worker left."
+        return Reason(
+            Word.NO_CLUSTER, said, f"Connect one: gpuplane clusters multikueue {name} --worker …"
+        )
     workers = [each for each in world.clusters if each.cluster.name in names]
     if not workers:
         said = f"None of the clusters that {name} dispatches to can take work: {', '.join(names)}."

@@ -48,5 +48,10 @@ def test_a_deletion_drains_before_it_removes_and_forgets() -> None:
     plan = plan_deletion(
         CLUSTER, "east", tenant_id=TENANT, project_id=PROJECT, actor="ada", force=False, wait_s=60
     )
-    assert [step.key for step in plan.steps] == ["drain", "release", "forget"]
+    assert [step.key for step in plan.steps] == [
+        "drain",
+        "release",
+        "leave_managers",
+        "forget",
+    ]
     assert find_plan_faults(plan, Rules()) == []

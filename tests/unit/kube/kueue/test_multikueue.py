@@ -3,9 +3,11 @@
 import base64
 import json
 
+from gpuplane.kube.kueue.connections import why_unconnected
 from gpuplane.kube.kueue.multikueue import (
     ACCOUNT,
     kubeconfig_text,
+    list_worker_names,
     manager_objects,
     stale_workers,
     worker_name,
@@ -52,3 +54,25 @@ def test_only_workers_that_were_made_here_are_forgotten() -> None:
     ours = {"metadata": {"name": "w01-a", "labels": {"app.kubernetes.io/managed-by": "gpuplane"}}}
     theirs = {"metadata": {"name": "w09-x"}}
     assert stale_workers([ours, theirs], ["w01-b"]) == ["w01-a"]
+
+
+def said_of(status: str, reason: str, message: str) -> str:
+    condition = {"type": "Active", "status": status, "reason": reason, "message": message}
+    return why_unconnected("w01-far", {"status": {"conditions": [condition]}})
+
+
+def test_why_a_worker_is_not_connected_is_told_in_kueues_words_and_with_what_mends_it() -> None:
+    no_kind = 'no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"'
+    said = said_of("False", "ClientConnectionFailed", no_kind)
+    assert (
+        f"far: ClientConnectionFailed: {no_kind}. Install the definition of JobSet on far" in said
+    )
+    refused = said_of("False", "ClientConnectionFailed", "connection refused.")
+    assert "connection refused. See that far runs" in refused
+    assert "says nothing of far" in why_unconnected("w01-far", {"status": {}})
+    assert "no MultiKueueCluster w01-far" in why_unconnected("w01-far", None)
+    assert said_of("True", "Active", "Connected") == ""
+
+
+def test_the_place_of_a_deleted_worker_renames_no_other() -> None:
+    assert list_worker_names(["near", "", "far"]) == ["w01-near", "w03-far"]

@@ -49,7 +49,7 @@ DEPLOYMENTS = "deployments"
 KEY_BYTES = 32
 DRAIN_WAIT_S = 3_600
 HINT_CHARS = 11
-_OF_CONFIG = {"admission", "expose", "report_image"}
+_OF_CONFIG = {"admission", "expose", "report_image", "addons"}
 """What of a description is kept in the config that its backend reads."""
 _FORM = ("cluster_create_request", "configuration")
 _BODY = {
@@ -91,6 +91,7 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     """
     asked = _read_body(request)
     _check_url(asked.ingress_url)
+    service.require_addons(asked.addons)
     await _refuse_taken(call, asked.name)
     text = asked.kubeconfig.get_secret_value()
     connection = await read_connection(text, asked.context)
@@ -127,20 +128,23 @@ async def register_again(
     call: CallDep, cluster: ClusterName, body: AddonsIn | None = None
 ) -> RegistrationOut:
     """Run the registration once more: after a failure, or to bring in add-ons."""
+    named = None if body is None else body.addons
+    service.require_addons(named)
     known = await call.read(lambda s: service.get_cluster(s, cluster))
+    statuses = await call.read(lambda s: service.list_addons(s, known.id))
     plan = service.plan_registration(
         known.id,
         known.name,
         tenant_id=call.principal.tenant_id,
         project_id=call.principal.project_id,
         actor=call.principal.name,
-        addons=None if body is None else body.addons,
+        addons=service.choose_addons(known, statuses, named),
         traceparent=call.traceparent,
     )
     policy = call.port("run_policy", RunPolicy)
     return await call.write(
         "clusters.register_again",
-        lambda s: service.register_again(s, known.id, plan, policy, call.now),
+        lambda s: service.register_again(s, known.id, plan, policy, call.now, addons=named),
         lambda made: _registration(*made, service.REGISTER_STEPS, None, ()),
         202,
     )

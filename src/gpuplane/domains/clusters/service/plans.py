@@ -1,10 +1,16 @@
 """The runs of a cluster's life: which steps, in which order, tried how often."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
+import yaml
+
 from gpuplane.core.runs.plans import Limit, OnFailure, Retry, RunPlan, StepPlan
+from gpuplane.domains.clusters.errors import BadAddon
+from gpuplane.domains.clusters.rules import NOT_ASKED_FOR, AddonStatus, Cluster
 
 REGISTER = "cluster.register"
 DELETE = "cluster.delete"
@@ -37,6 +43,7 @@ REGISTER_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
 DELETE_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("drain", "Move or end the work that runs there", _STORE, DRAIN_MS),
     ("release", "Remove what is ours in the cluster", _CONNECT, 5 * STEP_MS),
+    ("leave_managers", "MultiKueue: managers dispatch to it no more", _STORE, 10 * STEP_MS),
     ("forget", "Delete credentials, keys and inventory", _STORE, STEP_MS),
 )
 
@@ -44,6 +51,50 @@ DELETE_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
 ADOPT_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("adopt", "Take over what is installed already", _HELM, HELM_MS),
 )
+
+
+@lru_cache(maxsize=1)
+def list_known_addons() -> tuple[str, ...]:
+    """Return the names of the add-ons that a registration may bring in, by name."""
+    text = files("gpuplane").joinpath("data", "addons.yaml").read_text(encoding="utf-8")
+    return tuple(sorted(each["name"] for each in yaml.safe_load(text)["addons"]))
+
+
+def require_addons(names: Sequence[str] | None) -> None:
+    """Refuse names of add-ons that there are none of.
+
+    Raises:
+        BadAddon: Naming those that there are.
+    """
+    for name in names or ():
+        if name not in list_known_addons():
+            raise BadAddon(
+                f"There is no add-on {name!r}.",
+                field="addons",
+                fix=f"There are: {', '.join(list_known_addons())}.",
+            )
+
+
+def choose_addons(
+    cluster: Cluster, statuses: Sequence[AddonStatus], named: Sequence[str] | None
+) -> list[str] | None:
+    """Return the add-ons of a registration that is run once more; None for all that fit.
+
+    Args:
+        cluster: With what was asked for last.
+        statuses: What became of each add-on; what is ours stays up to date.
+        named: What is asked for now; None where nothing is said.
+    """
+    if named is not None:
+        return sorted(set(named))
+    asked = cluster.addons_asked
+    if asked is None:
+        left_out = {each.name for each in statuses if each.message == NOT_ASKED_FOR}
+        if not left_out:
+            return None
+        asked = [each for each in list_known_addons() if each not in left_out]
+    ours = {each.name for each in statuses if each.state in ("installed", "adopted")}
+    return sorted({*asked, *ours})
 
 
 def plan_registration(

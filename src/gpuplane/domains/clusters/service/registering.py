@@ -3,7 +3,7 @@
 The runs that register and delete do the work outside; each step ends in one function here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import repository
 from gpuplane.domains.clusters.errors import ClusterBusy, ClusterExists
 from gpuplane.domains.clusters.rules import (
+    ADDONS,
     DELETED_MARK,
     HELD_STATES,
     VERSION_CHARS,
@@ -226,9 +227,23 @@ def fail_run(
 
 
 def register_again(
-    session: WriteSession, key: UUID | str, plan: RunPlan, policy: RunPolicy, now: int
+    session: WriteSession,
+    key: UUID | str,
+    plan: RunPlan,
+    policy: RunPolicy,
+    now: int,
+    *,
+    addons: Sequence[str] | None = None,
 ) -> tuple[Cluster, Run]:
     """Start the registration of a cluster once more: after a failure, or to bring add-ons in.
+
+    Args:
+        session: Of the database.
+        key: Id or name of the cluster.
+        plan: The run that does it.
+        policy: Of runs.
+        now: The instant.
+        addons: What is asked for from now on; None where it stays what was asked for.
 
     Raises:
         ClusterBusy: If it is being registered, drained or deleted.
@@ -239,6 +254,8 @@ def register_again(
         raise _busy(cluster, "registered again")
     run = runs.start_run(session, plan, now, policy)
     changes: dict[str, Any] = {"run_id": run.id}
+    if addons is not None:
+        changes["config"] = {**cluster.config, ADDONS: sorted(set(addons))}
     if cluster.state is ClusterState.ERROR:
         changes |= {"state": ClusterState.REGISTERING, "state_reason": "", "failures": 0,
                     "failed_at": [], "next_try_at": None, "not_available_since": None}  # fmt: skip

@@ -1,5 +1,7 @@
 """What a person can do about each reason, for jobs whose reason was stored without its fix."""
 
+from collections.abc import Sequence
+
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus
 from gpuplane.core.reasons import Word
 
@@ -28,6 +30,8 @@ FIXES: dict[str, str] = {
     "what the sentence names.",
     Word.WORKER_LOST: "Bring the cluster that the sentence names back, or delete it by force if "
     "nothing of it runs any more.",
+    Word.WORKER_NOT_CONNECTED: "Mend what the sentence names: the queue dispatches to no worker "
+    "until then; or name another queue.",
     Word.UNSCHEDULABLE: "It has its quota, but no node has room: see `gpuplane nodes ls` for nodes "
     "that are full, cordoned or not ready, ask for less, or wait for work there to end.",
     Word.BEHIND_HEAD: "Wait, or state a duration that ends before the work before it can start.",
@@ -90,6 +94,23 @@ _STATUS_SENTENCES: dict[JobStatus, str] = {
     JobStatus.CANCELLED: "It was cancelled.",
     JobStatus.PREEMPTED: "It was preempted and will stand in line again.",
 }
+
+
+def describe_mending(cluster: str, queue: str, flavors: Sequence[str]) -> str:
+    """Return what to do about a queue that admits nothing for want of flavors.
+
+    Args:
+        cluster: The name of its cluster.
+        queue: The ClusterQueue.
+        flavors: Those that are not there, at least one.
+    """
+    drops = " ".join(f"--no-gpu {each}" for each in flavors)
+    return (
+        f"Waiting does not help before the queue is mended: {cluster} has no ResourceFlavor "
+        f"{', '.join(flavors)}. Look at `gpuplane quotas show {queue} --cluster {cluster}`; take "
+        f"out what is not there: `gpuplane quotas set {queue} --cluster {cluster} {drops}`, or "
+        "add nodes of it."
+    )
 
 
 def describe_standing(status: JobStatus, condition: Condition) -> str:

@@ -14,13 +14,15 @@ from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
+from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job
-from gpuplane.domains.jobs.rules.fixes import FIXES, describe_standing
+from gpuplane.domains.jobs.rules.fixes import FIXES, describe_mending, describe_standing
 from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.queues import service as queues
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
@@ -109,7 +111,21 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             told = (each.message for each in attempt.replicas if each.message)
             sentence = next(told, sentence)
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
+    if reason == Word.OFFERED:
+        fix = _find_mending(session, job) or fix
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
+
+
+def _find_mending(session: ReadSession, job: Job) -> str:
+    """Return what to do about the queue of an offered job, empty where nothing is wrong with it."""
+    offer = offers_repository.find_of_job(session, job.id)
+    if offer is None or offer.admitted_at is not None:
+        return ""
+    flavors = queues.find_dead_flavors(session, offer.cluster_id, offer.cluster_queue)
+    if not flavors:
+        return ""
+    cluster = clusters.get_cluster(session, offer.cluster_id)
+    return describe_mending(cluster.name, offer.cluster_queue, flavors)
 
 
 def _describe_growth(attempt: Attempt) -> str:

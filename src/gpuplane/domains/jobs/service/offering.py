@@ -240,14 +240,16 @@ def note_admission(
         session.wake("dispatcher")
     offers_repository.update_offers(session, [attempt_id], changes)
     if job is not None:
+        is_cut_off = reason == Word.WORKER_NOT_CONNECTED
+        said_in_full = f"{reason}: {message}" if message else reason
         repository.note_reasons(
             session,
             [
                 {
                     "id": job.id,
                     "version": job.version,
-                    "reason": str(Word.OFFERED),
-                    "status_message": f"{reason}: {message}" if message else reason,
+                    "reason": reason if is_cut_off else str(Word.OFFERED),
+                    "status_message": message if is_cut_off else said_in_full,
                     "reason_counts": None,
                 }
             ],

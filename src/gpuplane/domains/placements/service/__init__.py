@@ -16,7 +16,11 @@ from gpuplane.domains.placements.rules import (
     Reservation,
     choose_reservation,
 )
-from gpuplane.domains.placements.service.devices import register_devices, retire_devices
+from gpuplane.domains.placements.service.devices import (
+    register_devices,
+    retire_cluster,
+    retire_devices,
+)
 from gpuplane.domains.placements.service.orders import (
     choose_running,
     choose_running_instance,
@@ -102,6 +106,7 @@ __all__ = [
     "release",
     "release_replicas",
     "reserved_devices",
+    "retire_cluster",
     "retire_devices",
     "usable_reservations",
 ]

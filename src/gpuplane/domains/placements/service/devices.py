@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpuplane.core.ids import (
-    GpuId,
-)
+from gpuplane.core.ids import ClusterId, GpuId
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import repository
@@ -23,7 +21,9 @@ def register_devices(
     """Make guards and ledger rows follow the inventory; return how many devices changed state.
 
     Idempotent. A GPU is down while it is unhealthy or absent or its node is not ready. A node
-    that shrinks below what is held on it keeps that much as its total until it is given back.
+    that shrinks below what is held on it keeps that much as its total until it is given back. The
+    time of a GPU that moved to another node counts there from now on; one that moved to another
+    cluster is no reservation's any more.
     """
     guards = repository.lock_nodes(session, [node.id for node in nodes])
     known = repository.lock_devices(session, [gpu.gpu_id for node in nodes for gpu in node.gpus])
@@ -34,6 +34,7 @@ def register_devices(
     new_devices: list[DeviceGuard] = []
     facts: list[DeviceFacts] = []
     followed: list[GpuId] = []
+    moved: set[GpuId] = set()
     for node in nodes:
         for gpu in node.gpus:
             down = not (gpu.healthy and gpu.present and node.ready and node.present)
@@ -46,6 +47,10 @@ def register_devices(
             elif (guard.node_id, guard.cluster_id, guard.model, guard.down) == wanted:
                 continue
             else:
+                if guard.node_id != node.id:
+                    moved.add(gpu.gpu_id)
+                if guard.cluster_id != node.cluster_id:
+                    guard.reservation_id = None
                 guard.node_id, guard.cluster_id, guard.model, guard.down = wanted
                 guard.changed = True
             followed.append(gpu.gpu_id)
@@ -64,7 +69,7 @@ def register_devices(
     repository.insert_guards(session, new_nodes, new_devices)
     repository.store_guards(session, guards.values(), known.values())
     usage.remember_devices(session, facts)
-    return follow(session, followed, known, at)
+    return follow(session, followed, known, at, moved)
 
 
 def retire_devices(session: WriteSession, gpu_ids: Sequence[GpuId], at: int) -> tuple[GpuId, ...]:
@@ -74,6 +79,12 @@ def retire_devices(session: WriteSession, gpu_ids: Sequence[GpuId], at: int) -> 
     usage.end_devices(session, gone, at)
     repository.delete_devices(session, gone)
     return gone
+
+
+def retire_cluster(session: WriteSession, cluster_id: ClusterId, at: int) -> tuple[GpuId, ...]:
+    """Take the devices of a cluster that is deleted out for good; its time ends with it."""
+    guards = repository.list_device_guards(session, cluster_id)
+    return retire_devices(session, [guard.gpu_id for guard in guards], at)
 
 
 def _new_node(node: Node, simulated: bool) -> NodeGuard:  # noqa: FBT001 - a fact, not a switch

@@ -1,6 +1,6 @@
 """What a device is now, told to the ledger: the one place that maps guards to states."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuplane.core.ids import (
     GpuId,
@@ -20,9 +20,11 @@ def follow(
     gpu_ids: Iterable[GpuId],
     guards: Mapping[GpuId, DeviceGuard],
     at: int,
+    moved: Collection[GpuId] = (),
 ) -> int:
-    """Let the ledger say what these devices are now."""
-    return usage.apply_changes(session, changes_of(session, [guards[each] for each in gpu_ids]), at)
+    """Let the ledger say what these devices are now, and of which node those are that moved."""
+    changes = changes_of(session, [guards[each] for each in gpu_ids])
+    return usage.apply_changes(session, changes, at, moved)
 
 
 def changes_of(session: ReadSession, guards: Sequence[DeviceGuard]) -> list[DeviceChange]:

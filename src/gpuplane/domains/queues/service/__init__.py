@@ -45,8 +45,10 @@ from gpuplane.domains.queues.service.dispatching import (
     dispatching_queues,
     is_manager,
     join_manager,
+    leave_managers,
     manager_ids,
     start_connecting,
+    worker_places,
 )
 from gpuplane.domains.queues.service.seeing import (
     admits_itself,
@@ -57,6 +59,7 @@ from gpuplane.domains.queues.service.seeing import (
 )
 from gpuplane.domains.queues.service.showing import (
     Shown,
+    find_dead_flavors,
     find_seen_door,
     list_seen_doors,
     load_seen_usage,
@@ -132,6 +135,7 @@ __all__ = [
     "dispatching_queues",
     "door_names",
     "ensure_default_quotas",
+    "find_dead_flavors",
     "find_door",
     "find_highest_class",
     "find_laid_out",
@@ -143,6 +147,7 @@ __all__ = [
     "is_manager",
     "join_manager",
     "known_doors",
+    "leave_managers",
     "list_seen",
     "list_seen_doors",
     "list_topologies",
@@ -164,4 +169,5 @@ __all__ = [
     "take_back",
     "tenancy_handler",
     "tenant_name",
+    "worker_places",
 ]

@@ -30,6 +30,14 @@ def dispatching_queues(cluster: Cluster) -> frozenset[str]:
 
 def dispatch_workers(cluster: Cluster) -> tuple[str, ...]:
     """Return the names of the clusters that a manager sends work to."""
+    return tuple(each for each in worker_places(cluster) if each)
+
+
+def worker_places(cluster: Cluster) -> tuple[str, ...]:
+    """Return the workers of a manager by their places, empty where one was deleted.
+
+    Others keep their place then, and with it the name that the manager knows them by.
+    """
     told = cluster.config.get(DISPATCH) or {}
     return tuple(told.get("workers", ()))
 
@@ -55,18 +63,33 @@ def join_manager(
 ) -> list[str]:
     """Add a worker to those of a manager, after the others; return the ids of all, best first.
 
+    The id of one that was deleted is empty: its place is kept.
+
     Again, or where it is one already, changes nothing.
     """
     manager = clusters.get_cluster(session, manager_id)
     told = manager.config.get(DISPATCH) or {"queues": []}
-    names = list(dispatch_workers(manager))
+    names = list(worker_places(manager))
     if worker.name not in names:
         names.append(worker.name)
         config = {**manager.config, DISPATCH: {**told, "workers": names}}
         clusters.change(session, manager.id, {"config": config}, actor, now)
         session.wake("kueue", "scheduler")
-    found = (clusters.find_cluster(session, each) for each in names)
-    return [str(each.id) for each in found if each is not None]
+    found = (clusters.find_cluster(session, each) if each else None for each in names)
+    return ["" if each is None else str(each.id) for each in found]
+
+
+def leave_managers(session: WriteSession, worker: str, actor: str, now: int) -> None:
+    """Have no manager dispatch to a worker; again, changes nothing."""
+    for manager in clusters.list_clusters(session):
+        if worker not in dispatch_workers(manager):
+            continue
+        places = ["" if each == worker else each for each in worker_places(manager)]
+        while places and not places[-1]:
+            places.pop()
+        config = {**manager.config, DISPATCH: {**manager.config[DISPATCH], "workers": places}}
+        clusters.change(session, manager.id, {"config": config}, actor, now)
+        session.wake("kueue", "scheduler")
 
 
 def dispatch_again(
@@ -80,7 +103,7 @@ def dispatch_again(
         Whether it is news.
     """
     manager = clusters.get_cluster(session, manager_id)
-    if not workers or not queues or DISPATCH in manager.config:
+    if not any(workers) or not queues or DISPATCH in manager.config:
         return False
     told = {"workers": list(workers), "queues": sorted(set(queues))}
     clusters.change(

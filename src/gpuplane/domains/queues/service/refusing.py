@@ -11,6 +11,7 @@ from gpuplane.core.quota.specs import (
     list_spec_problems,
 )
 from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.nodes import service as nodes
@@ -29,6 +30,7 @@ from gpuplane.domains.queues.rules import (
 )
 from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declared import DeclaredQueues, local_spec
+from gpuplane.domains.queues.service.seeing import admits_itself
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.kueue.queues import find_untold, find_untold_door
 
@@ -104,20 +106,26 @@ def _check(specs: QueueSpecs) -> None:
 def require_models(
     session: ReadSession, cluster: Cluster, quotas: Iterable[FlavorResource]
 ) -> None:
-    """Refuse quotas of GPU models that nobody makes, where the flavors are our own.
+    """Refuse quotas of GPU models that nobody makes and no cluster has.
+
+    One that is known is taken ahead of its nodes. Where Kueue admits, a flavor may have a name of
+    its own once the cluster has a ResourceFlavor of it, and a manager has those of its workers.
 
     Raises:
         BadQueue: Naming the nearest models.
     """
-    if cluster.config.get("admission") == "kueue":
-        return  # a flavor is any ResourceFlavor there; one that is missing shows on the queue
-    unknown = find_unknown_model(quotas, nodes.count_models(session, [cluster.id]))
+    admits = admits_itself(cluster)
+    places = clusters.list_clusters(session) if admits else [cluster]
+    here = set(nodes.count_models(session, [each.id for each in places]))
+    if admits:
+        seen = repository.list_seen(session, cluster.id, SeenKind.FLAVOR)
+        here |= {each.name for each in seen}
+    unknown = find_unknown_model(quotas, here)
     if unknown is not None:
-        raise BadQueue(
-            f"There is no GPU model {unknown!r}.",
-            field="resourceGroups",
-            fix=f"Nearest models: {', '.join(nearest_models(unknown))}; `any` is every model.",
-        )
+        fix = f"Nearest models: {', '.join(nearest_models(unknown))}; `any` is every model."
+        if admits:
+            fix += f" Or make a ResourceFlavor {unknown!r} on {cluster.name} first."
+        raise BadQueue(f"There is no GPU model {unknown!r}.", field="resourceGroups", fix=fix)
 
 
 def check_door(session: ReadSession, known: DeclaredQueues, name: str, door: Door) -> None:

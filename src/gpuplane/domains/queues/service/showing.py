@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.quota.flavors import ANY_FLAVOR
 from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, FlavorResource
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.repository import Declared, Door
 from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
@@ -19,6 +21,8 @@ from gpuplane.domains.queues.service.seeing import admits_itself
 from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
+FLAVOR_NOT_FOUND = "FlavorNotFound"
+"""Kueue's word for a ClusterQueue that names a ResourceFlavor which is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,23 @@ def missing_flavors(found: DeclaredQueues) -> frozenset[str]:
     here = {*found.cluster.gpu_shapes, ANY_FLAVOR}
     here |= {each.name for each in found.seen if each.kind is SeenKind.FLAVOR}
     return frozenset(named - here)
+
+
+def find_dead_flavors(session: ReadSession, cluster_id: ClusterId, name: str) -> tuple[str, ...]:
+    """Return the flavors for want of which Kueue admits nothing at all through a ClusterQueue.
+
+    Empty where Kueue gives no such reason, or has been given what it wanted since.
+    """
+    seen = repository.list_seen(session, cluster_id)
+    here = {each.name for each in seen if each.kind is SeenKind.FLAVOR}
+    for each in seen:
+        if (each.kind, each.name) != (SeenKind.CLUSTER_QUEUE, name):
+            continue
+        if each.state.get("active", True) or each.state.get("reason") != FLAVOR_NOT_FOUND:
+            return ()
+        groups = each.spec.get("resourceGroups") or ()
+        return tuple(sorted({one["name"] for group in groups for one in group["flavors"]} - here))
+    return ()
 
 
 def _warnings(

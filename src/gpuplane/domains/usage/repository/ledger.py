@@ -48,7 +48,7 @@ def load_open(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, Ope
     """Return the open interval of each device that has one, with its shares."""
     held: dict[UUID, list[Share]] = {}
     rows: list[RowMapping] = []
-    for chunk in _chunks(gpu_ids):
+    for chunk in chunks(gpu_ids):
         where = and_(intervals.c.to_at.is_(None), intervals.c.gpu_id.in_(chunk))
         rows.extend(
             session.rows(
@@ -74,7 +74,7 @@ def load_open(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, Ope
 def load_ends(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, int]:
     """Return where the rows of these devices end, of those that have any."""
     ends: dict[GpuId, int] = {}
-    for chunk in _chunks(gpu_ids):
+    for chunk in chunks(gpu_ids):
         query = select(intervals.c.gpu_id, func.max(intervals.c.to_at).label("end"))
         query = query.where(intervals.c.gpu_id.in_(chunk)).group_by(intervals.c.gpu_id)
         ends.update((row["gpu_id"], row["end"]) for row in session.rows(query))
@@ -84,7 +84,7 @@ def load_ends(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, int
 def load_devices(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, DeviceFacts]:
     """Return what is remembered of these devices."""
     found: dict[GpuId, DeviceFacts] = {}
-    for chunk in _chunks(gpu_ids):
+    for chunk in chunks(gpu_ids):
         for row in session.rows(select(devices).where(devices.c.gpu_id.in_(chunk))):
             found[row["gpu_id"]] = DeviceFacts(**row)
     return found
@@ -122,7 +122,7 @@ def store_plan(
     ids: Sequence[UUID],
 ) -> None:
     """Write a plan; `ids` names its new intervals in order."""
-    for chunk in _chunks(plan.dropped):
+    for chunk in chunks(plan.dropped):
         session.execute(delete(shares).where(shares.c.interval_id.in_(chunk)))
         session.execute(delete(intervals).where(intervals.c.id.in_(chunk)))
     ending = update(intervals).where(intervals.c.to_at.is_(None))
@@ -130,7 +130,7 @@ def store_plan(
     for interval_id, at in plan.ended:
         by_instant.setdefault(at, []).append(interval_id)
     for at, ended in by_instant.items():
-        for chunk in _chunks(ended):
+        for chunk in chunks(ended):
             session.execute(ending.where(intervals.c.id.in_(chunk)).values(to_at=at))
     named = list(zip(ids, plan.begun, strict=True))
     session.execute(
@@ -155,7 +155,7 @@ def end_holdings(session: WriteSession, allocation_ids: Sequence[AllocationId], 
     """End these holdings if they are open; never before they began."""
     ending = update(holdings).where(holdings.c.to_at.is_(None))
     end = case((holdings.c.from_at > at, holdings.c.from_at), else_=at)
-    for chunk in _chunks(allocation_ids):
+    for chunk in chunks(allocation_ids):
         session.execute(ending.where(holdings.c.allocation_id.in_(chunk)).values(to_at=end))
 
 
@@ -181,7 +181,7 @@ def list_open_holdings(session: ReadSession) -> set[UUID]:
 def job_names(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, str]:
     """Return what these jobs are called."""
     names: dict[JobId, str] = {}
-    for chunk in _chunks(job_ids):
+    for chunk in chunks(job_ids):
         query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(chunk))
         names.update((row["job_id"], row["name"]) for row in session.rows(query))
     return names
@@ -204,7 +204,7 @@ def list_intervals(
     query = query.order_by(intervals.c.gpu_id, intervals.c.from_at).limit(limit)
     rows = session.rows(query)
     held: dict[UUID, list[Share]] = {}
-    for chunk in _chunks([row["id"] for row in rows]):
+    for chunk in chunks([row["id"] for row in rows]):
         for row in session.rows(select(shares).where(shares.c.interval_id.in_(chunk))):
             held.setdefault(row["interval_id"], []).append(_share(row))
     return tuple(
@@ -303,6 +303,7 @@ def _upsert_into(dialect: str, table: Any, key: str, names: tuple[str, ...]) -> 
     return statement.on_conflict_do_update(index_elements=[key], set_=new)
 
 
-def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield values in parts that one IN list may have."""
     for start in range(0, len(values), CHUNK):
         yield values[start : start + CHUNK]

@@ -1,10 +1,13 @@
 """Sums over the ledger: by group, by state, and what is held now."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     FromClause,
+    RowMapping,
     and_,
     case,
     func,
@@ -16,9 +19,9 @@ from sqlalchemy import (
 )
 
 from gpuplane.core.capacity import DeviceState
-from gpuplane.core.ids import ClusterId, TenantId
+from gpuplane.core.ids import ClusterId, GpuId, TenantId
 from gpuplane.db.sessions import ReadSession
-from gpuplane.domains.usage.repository.ledger import touches
+from gpuplane.domains.usage.repository.ledger import chunks, touches
 from gpuplane.domains.usage.rules import (
     LABEL_PREFIX,
     HeldRow,
@@ -91,25 +94,75 @@ def sum_states(
     lives = lives.where(touching).group_by(*keys, intervals.c.gpu_id)
     if cluster_id is not None:
         states = states.where(intervals.c.cluster_id == cluster_id)
-        lives = lives.where(intervals.c.cluster_id == cluster_id)
+        ours = select(intervals.c.gpu_id).where(touching, intervals.c.cluster_id == cluster_id)
+        lives = lives.where(intervals.c.gpu_id.in_(ours))
     spent_by: dict[tuple[ClusterId, bool], dict[DeviceState, int]] = {}
     for row in session.rows(states):
         found = spent_by.setdefault((row["cluster_id"], row["simulated"]), {})
         found[DeviceState(row["state"])] = int(row["spent"])
-    wall: dict[tuple[ClusterId, bool], list[int]] = {}
-    for row in session.rows(lives):
-        life = min(row["last"], to_at) - max(row["first"], from_at)
-        wall.setdefault((row["cluster_id"], row["simulated"]), []).append(life)
+    rows = session.rows(lives)
+    shuttled = _find_shuttled(rows)
+    if shuttled:
+        rows = [row for row in rows if row["gpu_id"] not in shuttled]
+        rows.extend(_list_stays(session, sorted(shuttled), from_at, to_at))
+    wall: dict[tuple[ClusterId, bool], dict[GpuId, int]] = {}
+    for row in rows:
+        if cluster_id is None or row["cluster_id"] == cluster_id:
+            lengths = wall.setdefault((row["cluster_id"], row["simulated"]), {})
+            life = min(row["last"], to_at) - max(row["first"], from_at)
+            lengths[row["gpu_id"]] = lengths.get(row["gpu_id"], 0) + life
     return tuple(
         StateTotals(
             key[0],
             key[1],
             len(lengths),
             {state: spent_by.get(key, {}).get(state, 0) for state in DeviceState},
-            sum(lengths),
+            sum(lengths.values()),
         )
         for key, lengths in sorted(wall.items())
     )
+
+
+def _find_shuttled(lives: Sequence[RowMapping]) -> set[GpuId]:
+    """Return the devices that came back to a cluster: their lives on several overlap."""
+    by_device: dict[GpuId, list[tuple[int, int]]] = {}
+    for row in lives:
+        by_device.setdefault(row["gpu_id"], []).append((row["first"], row["last"]))
+    return {
+        gpu_id
+        for gpu_id, spans in by_device.items()
+        if any(before[1] > after[0] for before, after in pairwise(sorted(spans)))
+    }
+
+
+def _list_stays(
+    session: ReadSession, gpu_ids: Sequence[GpuId], from_at: int, to_at: int
+) -> list[RowMapping]:
+    """Return each unbroken stay of these devices on a cluster: its first and last instant."""
+    stays: list[RowMapping] = []
+    for chunk in chunks(gpu_ids):
+        before = func.lag(intervals.c.cluster_id).over(
+            partition_by=intervals.c.gpu_id, order_by=intervals.c.from_at
+        )
+        ordered = select(
+            intervals.c.gpu_id,
+            intervals.c.cluster_id,
+            intervals.c.from_at,
+            func.coalesce(intervals.c.to_at, to_at).label("to_at"),
+            case((before == intervals.c.cluster_id, 0), else_=1).label("arrives"),
+        )
+        ordered = ordered.where(touches(intervals, from_at, to_at), intervals.c.gpu_id.in_(chunk))
+        each = ordered.subquery()
+        stay = func.sum(each.c.arrives).over(partition_by=each.c.gpu_id, order_by=each.c.from_at)
+        numbered = select(each, stay.label("stay")).subquery()
+        keys = (numbered.c.cluster_id, devices.c.simulated, numbered.c.gpu_id)
+        found = select(
+            *keys,
+            func.min(numbered.c.from_at).label("first"),
+            func.max(numbered.c.to_at).label("last"),
+        ).select_from(numbered.join(devices, devices.c.gpu_id == numbered.c.gpu_id))
+        stays.extend(session.rows(found.group_by(*keys, numbered.c.stay)))
+    return stays
 
 
 def sum_gpu_time(

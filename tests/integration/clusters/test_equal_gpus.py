@@ -1,0 +1,141 @@
+"""Clusters whose nodes tell of the same GPUs: each GPU is of one of them, and its time tiles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.backends.interface import GpuObservation, NodeObservation
+from gpuplane.core.ids import ClusterId, GpuId
+from gpuplane.core.runs.plans import Completed, StepCall
+from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.placements import service as placements
+from gpuplane.domains.runs import service as runs
+from gpuplane.domains.usage import service as usage
+from gpuplane.kit.ids import new_id
+from gpuplane.kit.sealing import SealingKeys
+from gpuplane.kube.nodefacts import NodeFacts
+from gpuplane.loops.clusters.deleting import drain, forget
+from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.inventory import store_nodes
+from tests.clocks import FakeClock
+from tests.integration.clusters.worlds import PROJECT, TENANT, Shelf
+from tests.integration.ledger.histories import open_database
+
+MINUTE = 60_000
+MODEL = "NVIDIA-A100-SXM4-80GB"
+
+
+class Fleet(Shelf):
+    """Clusters of one node each, told of by whoever calls; a clock that only `pass_` moves."""
+
+    folder: Path
+
+    async def cluster_of(self, name: str) -> Cluster:
+        """Register a cluster; its run is over."""
+        cluster, run = await self.register(name)
+        await self.do(runs.cancel_run, run.id, self.now)
+        made: Cluster = await self.do(clusters.make_available, cluster.id, self.now)
+        return made
+
+    async def look(self, cluster: Cluster, *gpu_ids: str) -> None:
+        """Let a cluster tell that its node has these GPUs."""
+        gpus = tuple(
+            GpuObservation(GpuId(gpu_id), index, MODEL, 81_920)
+            for index, gpu_id in enumerate(gpu_ids)
+        )
+        seen = (NodeObservation("n1", ready=True, cpu_milli=64_000, memory_mib=512_000,
+                                ephemeral_mib=1_000, gpus=gpus),)  # fmt: skip
+        await self.do(store_nodes, cluster.id, seen, new_id, self.now)
+
+    async def pass_(self, minutes: int = 1) -> None:
+        """Let time pass; what the ledger promises must hold."""
+        assert await self.faults() == []
+        self.now += minutes * MINUTE
+        assert await self.faults() == []
+
+    async def faults(self) -> list[str]:
+        return await self.database.read(lambda s: [*placements.check(s), *usage.check(s, self.now)])
+
+    async def gpus(self, cluster: Cluster) -> set[str]:
+        """Return the GPUs that a cluster has now."""
+        found = await self.database.read(lambda s: nodes.list_nodes(s, cluster.id))
+        return {str(gpu.gpu_id) for node in found for gpu in node.gpus if gpu.present}
+
+    async def minutes(self) -> dict[ClusterId, float]:
+        """Return the device minutes of every cluster till now, those it was down too."""
+        found = await self.database.read(lambda s: usage.sum_states(s, 0, self.now, self.now))
+        for each in found:
+            alone = await self.database.read(
+                lambda s, key=each.cluster_id: usage.sum_states(s, 0, self.now, self.now, key)
+            )
+            assert alone == (each,)
+        return {each.cluster_id: each.wall_clock / MINUTE for each in found}
+
+    async def remove(self, cluster: Cluster) -> None:
+        """Delete a cluster by force, by the steps of its run."""
+        cluster, run = await self.delete(cluster, force=True)
+        clock = FakeClock(self.now)
+        tools = ClusterTools(
+            self.database, clock, SealingKeys(self.folder / "keys"), self.folder, no_nodes
+        )
+        given: dict[str, Any] = {"cluster_id": str(cluster.id), "force": True, "wait_s": 0}
+        for name, work in (("drain", drain), ("forget", forget)):
+            call = StepCall(
+                run_id=run.id, step_id=new_id(), key=name, name=name, tenant_id=TENANT,
+                project_id=PROJECT, idempotency_key=name, attempt=1, now=self.now, input=given,
+                params={}, context={}, scope={}, outputs={},
+            )  # fmt: skip
+            cluster = await self.cluster(cluster.id)
+            assert isinstance(await work(tools, cluster, given, call), Completed)
+
+
+def no_nodes(facts: NodeFacts) -> NodeObservation:
+    raise AssertionError(f"no node is observed here: {facts.name}")
+
+
+@pytest.fixture
+async def fleet(database_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A database without a cluster."""
+    database = open_database(database_url)
+    fleet = Fleet(database, now=1_700_000_000_000)
+    fleet.folder = tmp_path
+    try:
+        yield fleet
+    finally:
+        database.close()
+
+
+async def test_the_time_of_a_deleted_clusters_gpus_ends_with_it(fleet: Fleet) -> None:
+    east = await fleet.cluster_of("east")
+    await fleet.look(east, "GPU-a", "GPU-b")
+    await fleet.pass_(5)
+    await fleet.remove(east)
+    await fleet.pass_(10)
+    assert await fleet.minutes() == {east.id: 10}
+    # A look that was under way when it was deleted brings nothing back.
+    await fleet.look(east, "GPU-a", "GPU-b")
+    await fleet.pass_(10)
+    assert await fleet.minutes() == {east.id: 10}
+    assert await fleet.gpus(east) == set()
+
+
+async def test_a_gpu_that_comes_back_was_the_other_clusters_meanwhile(fleet: Fleet) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b")
+    await fleet.pass_(1)
+    for count in range(1, 4):
+        await fleet.look(east, "GPU-b")
+        await fleet.look(west, "GPU-a")
+        await fleet.pass_(2)
+        assert await fleet.gpus(east) == {"GPU-b"}
+        await fleet.look(west)
+        await fleet.look(east, "GPU-a", "GPU-b")
+        await fleet.pass_(3)
+        assert await fleet.gpus(east) == {"GPU-a", "GPU-b"}
+        assert await fleet.minutes() == {east.id: 2 + 8 * count, west.id: 2 * count}

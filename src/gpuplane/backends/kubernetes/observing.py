@@ -35,6 +35,7 @@ _EXIT_CODE = re.compile(r"failed with exit code (\d+)")
 """How the Job controller tells why its podFailurePolicy failed a Job (Kubernetes v1.34)."""
 
 DELETED = "its workload was deleted on the cluster by somebody else"
+POD_DELETED = "its pod was deleted on the cluster by somebody else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +408,8 @@ def _of_pod(sight: Sight, pod: Pod, *, is_gone: bool, now: int) -> Outcome | Non
         phase = Phase.EXITED if ended is not None else Phase.LOST
         if ended is None:
             word, message = Word.NODE_LOST, "its pod was deleted, and how it ended was not seen"
+    if _is_deleted_alone(sight, pod, cause, is_gone=is_gone):
+        phase, word, message = Phase.LOST, Word.DELETED, POD_DELETED
     was_cut = ended is None or cause.signal is not None
     if main is None and was_cut and (is_gone or pod.metadata.deletion_timestamp):
         phase, word, message = Phase.LOST, Word.DELETED, DELETED
@@ -460,6 +463,22 @@ def _awaits_verdict(sight: Sight, pod: Pod) -> bool:
     return main.kind in ("Job", "JobSet") and not any(
         each.type in said and each.status == "True" for each in conditions_of(sight)
     )
+
+
+def _is_deleted_alone(sight: Sight, pod: Pod, cause: causes.Cause, *, is_gone: bool) -> bool:
+    """Return whether somebody deleted the pod of a Job that wants it still.
+
+    Controllers end the other pods of a gang by deleting them, and nobody the only pod of a Job;
+    what does it for a node that is lost or drained says so on the pod.
+    """
+    node = sight.nodes.get(pod.spec.node_name)
+    if sight.main is None or len(sight.record.ranks) != 1 or node is None or not node.ready:
+        return False
+    if any(each.type == "DisruptionTarget" for each in pod.status.conditions):
+        return False
+    if is_gone and not pod.is_over and (pod.main is None or pod.main.state.terminated is None):
+        return True  # it was seen to run, and then it was not there
+    return bool(pod.metadata.deletion_timestamp) and cause.word == Word.SIGNALLED
 
 
 def _stop_reason(sight: Sight, finished: int | None) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ from gpuplane.backends.kubernetes.shapes import Condition, Pod
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
     END_MS,
+    NODE,
     REF,
     START_MS,
     a_main,
@@ -198,14 +199,32 @@ def test_the_end_of_a_set_is_told_by_its_job_and_by_its_own_words() -> None:
 def test_a_deleted_pod_waits_for_its_controllers_word_and_not_for_ever() -> None:
     sight = a_sight(failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z"))
     assert compute_outcomes(sight, END_MS) == {}
-    assert compute_outcomes(sight, END_MS + VERDICT_MS)[0].reason == Word.SIGNALLED
+    outcome = compute_outcomes(sight, END_MS + VERDICT_MS)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.DELETED)
+    assert (outcome.exit_code, outcome.signal) == (143, 15)
 
 
-def test_a_pod_that_vanished_running_is_lost() -> None:
+def test_a_pod_that_vanished_running_was_deleted_where_its_node_is_well_and_lost_where_not() -> (
+    None
+):
     failed_job = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
     sight = a_sight(a_pod(state=running()), gone=("uid-0",), main=a_main(conditions=failed_job))
     outcome = compute_outcomes(sight, NOW)[0]
-    assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.NODE_LOST)
+    assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.DELETED)
+    assert outcome.message == "its pod was deleted on the cluster by somebody else"
+    for nodes in ({}, {NODE: NodeState(ready=False)}):
+        outcome = compute_outcomes(replace(sight, nodes=nodes), NOW)[0]
+        assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.NODE_LOST)
+
+
+def test_a_signal_that_nobody_sent_by_deleting_the_pod_keeps_its_own_word() -> None:
+    assert compute_outcomes(a_sight(failed(state=ended(143))), NOW)[0].reason == Word.SIGNALLED
+    going = failed(state=ended(143), deletionTimestamp="2026-01-02T03:04:08Z")
+    gang = a_sight(going, record=a_record((0, 1)))
+    assert compute_outcomes(gang, END_MS + VERDICT_MS)[0].reason == Word.SIGNALLED
+    moved = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    drained = failed(state=ended(143), conditions=moved, deletionTimestamp="2026-01-02T03:04:08Z")
+    assert compute_outcomes(a_sight(drained), END_MS + VERDICT_MS)[0].reason == Word.DRAINED
 
 
 def test_a_rank_waits_for_its_pod_while_its_job_is_there() -> None:

@@ -104,12 +104,15 @@ class InventoryLoop:
         is_due = now - self._stored_at.get(cluster_id, now) >= RESYNC_MS
         if self._seen.get(cluster_id) != mark or is_due:
 
-            def store(session: WriteSession) -> None:
-                store_nodes(session, cluster_id, seen.nodes, new_id, now)
+            def store(session: WriteSession) -> bool:
+                return store_nodes(session, cluster_id, seen.nodes, new_id, now)
 
-            await self._database.write("nodes.sync_inventory", store)
-            self._seen[cluster_id] = mark
+            took_all = await self._database.write("nodes.sync_inventory", store)
             self._stored_at[cluster_id] = now
+            if took_all:
+                self._seen[cluster_id] = mark
+            else:
+                self._seen.pop(cluster_id, None)  # another may give its GPUs up at any time
         await self._keep_cordons(known, backend, seen.nodes)
         state = ClusterState.AVAILABLE if probe.reachable else ClusterState.NOT_AVAILABLE
         if backend.kind == clusters.KUBERNETES:
@@ -168,19 +171,22 @@ def store_nodes(
     seen: Sequence[NodeObservation],
     ids: Callable[[], UUID],
     now: int,
-) -> None:
+) -> bool:
     """Store what was seen of a cluster's nodes, and the devices that the ledger counts.
 
+    Returns whether all is taken that was seen: not while another cluster has some of its GPUs.
     What was seen of a cluster that was deleted meanwhile is dropped: its devices ended with it.
     """
     cluster = clusters.get_cluster(session, cluster_id)
     if cluster.deleted_at is not None:
-        return
-    if nodes.sync_inventory(session, cluster_id, seen, ids, now).any:
+        return True
+    changes = nodes.sync_inventory(session, cluster_id, seen, ids, now, placements.find_held)
+    if changes.any:
         session.wake("repartitioner")
     nodes.note_synced(session, cluster_id, now)
     stored = nodes.list_nodes(session, cluster_id)
     placements.register_devices(session, stored, now, simulated=cluster.simulated)
+    return not changes.elsewhere
 
 
 def _note(

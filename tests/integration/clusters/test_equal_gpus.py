@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import pytest
 
 from gpuplane.backends.interface import GpuObservation, NodeObservation
-from gpuplane.core.ids import ClusterId, GpuId
+from gpuplane.core.ids import AttemptId, ClusterId, GpuId, JobId, ProjectId, ReplicaId, TenantId
 from gpuplane.core.runs.plans import Completed, StepCall
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
+from gpuplane.domains.events import service as events
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.usage import service as usage
 from gpuplane.kit.ids import new_id
+from gpuplane.kit.pagination import PageRequest
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.nodefacts import NodeFacts
 from gpuplane.loops.clusters.deleting import drain, forget
@@ -62,6 +66,18 @@ class Fleet(Shelf):
     async def faults(self) -> list[str]:
         return await self.database.read(lambda s: [*placements.check(s), *usage.check(s, self.now)])
 
+    async def message(self, cluster: Cluster) -> str:
+        """Return what the node of a cluster says of itself."""
+        node = await self.database.read(lambda s: nodes.get_node(s, cluster.id, "n1"))
+        return node.message
+
+    async def told(self, kind: str) -> list[tuple[ClusterId | None, str]]:
+        """Return the cluster and the sentence of each event of a kind, the oldest first."""
+        page = await self.database.read(
+            lambda s: events.list_events_of(s, "node", "n1", PageRequest(1000))
+        )
+        return [(each.cluster_id, each.message) for each in page.items if each.kind == kind]
+
     async def gpus(self, cluster: Cluster) -> set[str]:
         """Return the GPUs that a cluster has now."""
         found = await self.database.read(lambda s: nodes.list_nodes(s, cluster.id))
@@ -76,6 +92,25 @@ class Fleet(Shelf):
             )
             assert alone == (each,)
         return {each.cluster_id: each.wall_clock / MINUTE for each in found}
+
+    async def place(self, cluster: Cluster, gpu_id: str) -> AttemptId:
+        """Let work of ours hold a GPU of a cluster."""
+        node = await self.database.read(lambda s: nodes.get_node(s, cluster.id, "n1"))
+        attempt_id = AttemptId(new_id())
+        replica = ReplicaOrder(
+            ReplicaId(new_id()), 0, node.id, (GpuId(gpu_id),), 1000, None, 1000, 1024, 0
+        )
+        order = PlacementOrder(
+            attempt_id,
+            JobId(new_id()),
+            TenantId(TENANT),
+            ProjectId(PROJECT),
+            cluster.id,
+            (replica,),
+        )
+        result = await self.do(placements.place, [order], self.now)
+        assert result.placed == (attempt_id,)
+        return attempt_id
 
     async def remove(self, cluster: Cluster) -> None:
         """Delete a cluster by force, by the steps of its run."""
@@ -139,3 +174,82 @@ async def test_a_gpu_that_comes_back_was_the_other_clusters_meanwhile(fleet: Fle
         await fleet.pass_(3)
         assert await fleet.gpus(east) == {"GPU-a", "GPU-b"}
         assert await fleet.minutes() == {east.id: 2 + 8 * count, west.id: 2 * count}
+
+
+async def test_a_gpu_is_the_first_clusters_until_it_is_gone_there(fleet: Fleet) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b")
+    for _ in range(3):
+        await fleet.look(west, "GPU-a", "GPU-b", "GPU-c")
+        await fleet.look(east, "GPU-a", "GPU-b")
+        await fleet.pass_()
+        assert await fleet.gpus(east) == {"GPU-a", "GPU-b"}
+        assert await fleet.gpus(west) == {"GPU-c"}
+    said = (
+        "Not taken: GPUs 0, 1 (east): another cluster has the same GPU UUIDs, "
+        "and keeps them until they are gone there."
+    )
+    assert (await fleet.message(west), await fleet.message(east)) == (said, "")
+    assert await fleet.told("gpu.elsewhere") == [(west.id, f"n1: {said}")]
+    assert await fleet.minutes() == {east.id: 6, west.id: 3}
+    await fleet.look(east, "GPU-b")
+    await fleet.pass_()
+    await fleet.look(west, "GPU-a", "GPU-b", "GPU-c")
+    assert await fleet.gpus(west) == {"GPU-a", "GPU-c"}
+    assert await fleet.told("gpu.moved") == [(west.id, "GPU 0 of n1 moved here from cluster east.")]
+    await fleet.pass_()
+    assert await fleet.minutes() == {east.id: 9, west.id: 6}
+    await fleet.look(east, "GPU-a", "GPU-b")
+    assert (await fleet.message(east)).startswith("Not taken: GPU 0 (west)")
+    assert await fleet.gpus(east) == {"GPU-b"}
+    await fleet.pass_()
+
+
+async def test_the_gpus_of_a_deleted_cluster_are_the_others_when_it_tells_of_them(
+    fleet: Fleet,
+) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b")
+    await fleet.look(west, "GPU-a", "GPU-b")
+    await fleet.pass_(5)
+    await fleet.remove(east)
+    await fleet.look(west, "GPU-a", "GPU-b")
+    await fleet.pass_(10)
+    assert await fleet.gpus(west) == {"GPU-a", "GPU-b"}
+    assert await fleet.message(west) == ""
+    assert await fleet.minutes() == {east.id: 10, west.id: 20}
+
+
+async def test_a_gpu_with_work_on_it_stays_though_it_is_gone_there(fleet: Fleet) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b")
+    order = await fleet.place(east, "GPU-a")
+    await fleet.pass_()
+    await fleet.look(east)
+    await fleet.look(west, "GPU-a", "GPU-b")
+    assert await fleet.gpus(west) == {"GPU-b"}
+    await fleet.pass_()
+    await fleet.do(placements.release, [order], fleet.now)
+    await fleet.look(west, "GPU-a", "GPU-b")
+    assert await fleet.gpus(west) == {"GPU-a", "GPU-b"}
+    await fleet.pass_()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_clusters_tell_of_equal_gpus_their_time_tiles(
+    fleet: Fleet, seed: int
+) -> None:
+    chance = random.Random(seed)
+    here = [await fleet.cluster_of(name) for name in ("east", "west", "north")]
+    names = ["GPU-a", "GPU-b", "GPU-c"]
+    for turn in range(25):
+        if turn % 10 == 9:
+            gone = here.pop(chance.randrange(len(here)))
+            await fleet.remove(gone)
+            here.append(await fleet.cluster_of(f"again-{turn}"))
+        await fleet.look(chance.choice(here), *chance.sample(names, chance.randrange(4)))
+        taken = [gpu for cluster in here for gpu in sorted(await fleet.gpus(cluster))]
+        assert len(taken) == len(set(taken))
+        fleet.now += chance.randrange(3) * MINUTE
+        assert await fleet.faults() == []
+    await fleet.minutes()

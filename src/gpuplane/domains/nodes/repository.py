@@ -180,6 +180,21 @@ def models_of(session: ReadSession, gpu_ids: Collection[str]) -> dict[str, str]:
     return found
 
 
+def owners_of(
+    session: ReadSession, gpu_ids: Collection[str]
+) -> dict[GpuId, tuple[ClusterId, bool]]:
+    """Return the cluster of each GPU that is known, and whether it is present there."""
+    wanted = sorted(gpu_ids)
+    found: dict[GpuId, tuple[ClusterId, bool]] = {}
+    for start in range(0, len(wanted), CHUNK):
+        query = select(_gpus.c.gpu_id, _gpus.c.cluster_id, _gpus.c.present).where(
+            _gpus.c.gpu_id.in_(wanted[start : start + CHUNK])
+        )
+        for row in session.rows(query):
+            found[GpuId(row["gpu_id"])] = (ClusterId(row["cluster_id"]), row["present"])
+    return found
+
+
 def count_models(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[str, int]:
     """Return GPUs present per model over some clusters."""
     query = (

@@ -107,6 +107,8 @@ class InventoryChanges:
     changed_gpus: tuple[Gpu, ...] = ()
     sentences: tuple[tuple[str, str, str], ...] = field(default_factory=tuple)
     """(event kind, node name, sentence) of what people should hear of."""
+    elsewhere: int = 0
+    """How many GPUs that were seen are not taken, for another cluster has them."""
 
     @property
     def any(self) -> bool:
@@ -236,6 +238,27 @@ def compare_gpu(stored: Gpu, seen: Gpu, node_name: str) -> tuple[str, str] | Non
     if not stored.healthy and seen.healthy:
         return ("gpu.recovered", f"GPU {seen.gpu_index} of {node_name} works again.")
     return None
+
+
+ELSEWHERE = "Not taken: "
+"""What the sentence begins with that a node has of GPUs that another cluster has."""
+
+
+def tell_elsewhere(index_by_cluster: Mapping[str, Sequence[int]]) -> str:
+    """Return the sentence on GPUs of a node that other clusters have; empty without any."""
+    if not index_by_cluster:
+        return ""
+    parts = [f"{name_gpus(indices)} ({name})" for name, indices in sorted(index_by_cluster.items())]
+    return (
+        f"{ELSEWHERE}{', '.join(parts)}: another cluster has the same GPU UUIDs, "
+        "and keeps them until they are gone there."
+    )
+
+
+def name_gpus(indices: Sequence[int]) -> str:
+    """Return how GPUs of one node are named in a sentence: `GPUs 0, 1`."""
+    word = "GPU" if len(indices) == 1 else "GPUs"
+    return f"{word} {', '.join(map(str, sorted(indices)))}"
 
 
 def compute_shapes(nodes: Sequence[Node]) -> dict[str, list[int]]:

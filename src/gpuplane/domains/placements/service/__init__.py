@@ -17,6 +17,7 @@ from gpuplane.domains.placements.rules import (
     choose_reservation,
 )
 from gpuplane.domains.placements.service.devices import (
+    find_held,
     register_devices,
     retire_cluster,
     retire_devices,
@@ -86,6 +87,7 @@ __all__ = [
     "create_reservation",
     "end_repartition",
     "fail_repartition",
+    "find_held",
     "get_capacity",
     "get_reservation",
     "held_by_jobs",

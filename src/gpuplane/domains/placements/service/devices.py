@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpuplane.core.ids import ClusterId, GpuId
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import repository
 from gpuplane.domains.placements.rules import (
@@ -85,6 +85,11 @@ def retire_cluster(session: WriteSession, cluster_id: ClusterId, at: int) -> tup
     """Take the devices of a cluster that is deleted out for good; its time ends with it."""
     guards = repository.list_device_guards(session, cluster_id)
     return retire_devices(session, [guard.gpu_id for guard in guards], at)
+
+
+def find_held(session: ReadSession, gpu_ids: Sequence[GpuId]) -> set[GpuId]:
+    """Return which of these devices work of ours holds now."""
+    return {row.gpu_id for row in repository.holders_on(session, gpu_ids)}
 
 
 def _new_node(node: Node, simulated: bool) -> NodeGuard:  # noqa: FBT001 - a fact, not a switch

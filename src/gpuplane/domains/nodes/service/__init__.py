@@ -31,6 +31,8 @@ from gpuplane.domains.nodes.rules import (
     differs,
     is_schedulable,
 )
+from gpuplane.domains.nodes.service import elsewhere
+from gpuplane.domains.nodes.service.elsewhere import FindHeld
 
 __all__ = [
     "Gpu",
@@ -50,15 +52,21 @@ def sync_inventory(
     seen: Sequence[NodeObservation],
     new_id: Callable[[], UUID],
     now: int,
+    find_held: FindHeld = elsewhere.find_none,
 ) -> InventoryChanges:
     """Store what a backend sees of its nodes and return what changed.
 
-    A node or GPU that is not seen any more is kept and marked absent: its history stays.
+    A node or GPU that is not seen any more is kept and marked absent: its history stays. A GPU that
+    another cluster has is not taken: its node tells so until it is gone there and idle.
     """
     stored = {node.name: node for node in repository.list_nodes(session, cluster_id)}
     uses_masters = clusters.get_cluster(session, cluster_id).enable_master_node
     counted = [_counted(each, uses_masters=uses_masters) for each in seen]
-    changes = _compare(cluster_id, stored, counted, new_id, now)
+    others = elsewhere.find_others(session, cluster_id, stored, counted, find_held)
+    ours = elsewhere.leave_out(counted, others)
+    changes = _compare(cluster_id, stored, ours, new_id, now)
+    told = elsewhere.tell(stored, ours, counted, others)
+    changes = replace(changes, sentences=(*changes.sentences, *told), elsewhere=len(others.kept))
     if not changes.any:
         return changes
     repository.insert_nodes(session, changes.new_nodes)

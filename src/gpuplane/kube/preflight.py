@@ -13,6 +13,7 @@ from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Forbidden
 from gpuplane.kube.kinds import Kind
+from gpuplane.kube.kueue.multikueue import NAMESPACE, TOKEN_SECRET
 from gpuplane.kube.kueue.names import ApiVersion, choose_version
 
 OLDEST = (1, 29)
@@ -129,6 +130,18 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     ),
 )  # fmt: skip
 
+_FOR_MANAGERS = (
+    "a manager of MultiKueue gets an account there; or its administrator makes it with "
+    "`gpuplane clusters access --for-multikueue`"
+)
+WORKER_RIGHTS: tuple[Right, ...] = (
+    Right(kinds.CLUSTER_ROLE, ("create", "patch", "bind", "escalate"), _FOR_MANAGERS,
+          is_required=False),
+    Right(kinds.CLUSTER_ROLE_BINDING, ("create", "patch"), _FOR_MANAGERS, is_required=False),
+)  # fmt: skip
+"""What a worker is asked for in addition, unless the account is there already: never granted to
+the account of a control plane, which could take every right by them."""
+
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
@@ -239,8 +252,13 @@ class ClusterLook:
         return tuple(right for right in self.missing if right.is_required)
 
 
-async def look_at(client: KubeClient, server: str) -> ClusterLook:
+async def look_at(client: KubeClient, server: str, *, is_worker: bool = False) -> ClusterLook:
     """Return what a cluster is and what the credentials may not do there.
+
+    Args:
+        client: The cluster.
+        server: Its address.
+        is_worker: Whether managers of MultiKueue are to dispatch to it.
 
     Raises:
         KubeError: If it does not answer or does not know the credentials.
@@ -251,6 +269,8 @@ async def look_at(client: KubeClient, server: str) -> ClusterLook:
     wanted = (*RIGHTS, *KUEUE_RIGHTS) if kueue is not None else RIGHTS
     if await client.served(kinds.ROUTE.group) is not None:
         wanted = (*wanted, *OPENSHIFT_RIGHTS)
+    if is_worker and kueue is not None and not await _has_managers_account(client):
+        wanted = (*wanted, *WORKER_RIGHTS)
     distribution = "openshift" if is_openshift else distribution_of(version.text, server)
     return ClusterLook(
         version=version.text,
@@ -263,6 +283,13 @@ async def look_at(client: KubeClient, server: str) -> ClusterLook:
         uid=await _find_uid(client),
         domain=await _find_domain(client) if is_openshift else "",
     )
+
+
+async def _has_managers_account(client: KubeClient) -> bool:
+    try:
+        return await client.find(kinds.SECRET, TOKEN_SECRET, NAMESPACE) is not None
+    except Forbidden:
+        return False
 
 
 async def _find_uid(client: KubeClient) -> str:

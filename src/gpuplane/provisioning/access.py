@@ -12,10 +12,13 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
+from gpuplane.kube import kinds
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import Connection
 from gpuplane.kube.errors import NotThere
 from gpuplane.kube.kinds import CLUSTER_ROLE_BINDING, SECRET
+from gpuplane.kube.kueue.multikueue import NAMESPACE as KUEUE_NAMESPACE
+from gpuplane.kube.kueue.multikueue import worker_objects
 from gpuplane.kube.preflight import list_access_rules
 from gpuplane.provisioning.errors import ProvisioningError, Reason
 
@@ -96,6 +99,23 @@ async def ensure_access_for_addons(admin: Connection) -> Connection:
     async with KubeClient(admin) as client:
         token = await _make(client, (*access_objects(), addons_binding()))
     return _by_token(admin, token)
+
+
+async def ensure_multikueue_account(admin: Connection) -> None:
+    """Make the account by which managers of MultiKueue come to a cluster as their worker.
+
+    Made by the administrator, so that the account of a control plane needs no right to make roles:
+    it reads the token alone. Again, brings the rights up to date.
+
+    Raises:
+        KubeError: What the cluster answers instead.
+    """
+    async with KubeClient(admin) as client:
+        if await client.find(kinds.NAMESPACE, KUEUE_NAMESPACE) is None:
+            namespace = {"name": KUEUE_NAMESPACE}
+            await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace})
+        for each in worker_objects():
+            await client.apply(each)
 
 
 async def _make(client: KubeClient, objects: tuple[Object, ...]) -> str:

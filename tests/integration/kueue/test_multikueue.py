@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.errors import Forbidden
 from gpuplane.kube.kinds import CLUSTER_ROLE, MULTIKUEUE_CLUSTER, MULTIKUEUE_CONFIG, SECRET
 from gpuplane.kube.kueue.keeping import keeping_objects
 from gpuplane.kube.kueue.multikueue import (
@@ -17,7 +20,8 @@ from gpuplane.kube.kueue.multikueue import (
     worker_objects,
 )
 from gpuplane.kube.kueue.names import MANAGED_LABEL, MANAGED_VALUE, ApiVersion
-from gpuplane.loops.kueue.multikueue import forget_workers, revoke
+from gpuplane.kube.preflight import look_at
+from gpuplane.loops.kueue.multikueue import forget_workers, grant, revoke
 from gpuplane.loops.kueue.retiring import forget_worker, revoke_all
 from tests.integration.kube.scripted import Reply
 from tests.integration.kueue.stored import Stored
@@ -99,3 +103,33 @@ async def test_a_deleted_worker_leaves_its_manager_and_the_others_keep_their_nam
 def test_workers_are_read_back_at_their_places() -> None:
     assert places_of_workers(["w03-near", "w01-far", "theirs"]) == ["far", "", "near"]
     assert places_of_workers([]) == []
+
+
+async def test_credentials_that_may_make_no_role_join_by_the_account_an_administrator_made(
+    client: KubeClient, stored: Stored
+) -> None:
+    refused = Reply(403, {"reason": "Forbidden", "message": "cannot patch it"})
+    stored.refuse("PATCH", CLUSTER_ROLE.path(None, ACCOUNT), refused)
+    with pytest.raises(Forbidden):
+        await grant(client)
+    assert stored.get(SECRET, TOKEN_SECRET, NAMESPACE) is None
+    metadata = {"name": TOKEN_SECRET, "namespace": NAMESPACE}
+    stored.put(SECRET, {"metadata": metadata, "data": {"token": "YWJj"}})
+    assert '"token": "abc"' in await grant(client)
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+async def test_what_joining_a_manager_takes_is_named_for_workers_until_the_account_is_there(
+    client: KubeClient, stored: Stored, *, is_worker: bool
+) -> None:
+    version = {"major": "1", "minor": "34", "gitVersion": "v1.34.4"}
+    stored.refuse("GET", "/version", Reply(body=version))
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    stored.refuse("POST", path, Reply(201, {"status": {"allowed": False}}))
+    for there in (False, True):
+        if there:
+            secret(stored, TOKEN_SECRET, OURS)
+        look = await look_at(client, "https://far", is_worker=is_worker)
+        told = [each for each in look.missing if "--for-multikueue" in each.sentence]
+        assert len(told) == (2 if is_worker and not there else 0)
+        assert not [each for each in told if each.is_required]

@@ -54,6 +54,11 @@ def read_kubeconfig_text(path: str) -> str:
 )
 @click.option("--context", help="Of the kubeconfig; its current one unless given.")
 @FOR_ADDONS
+@click.option(
+    "--for-multikueue",
+    is_flag=True,
+    help="Make the account of MultiKueue's managers too: the cluster joins them as a worker.",
+)
 @TO
 @binary_options
 def access(
@@ -65,6 +70,7 @@ def access(
     timeout_s: int | None,
     *,
     for_addons: bool,
+    for_multikueue: bool,
 ) -> None:
     """Make the account by which a cluster is registered, and print its kubeconfig.
 
@@ -77,10 +83,24 @@ def access(
         text = kubeconfig_of_made(name, binary, timeout_s)
     else:
         text = read_kubeconfig_text(str(path))
-    hand_out(make_access(text, context, name or "gpuplane", for_addons=for_addons), target)
+    made = make_access(
+        text,
+        context,
+        name or "gpuplane",
+        for_addons=for_addons,
+        for_multikueue=for_multikueue,
+    )
+    hand_out(made, target)
 
 
-def make_access(text: str, context: str | None, name: str, *, for_addons: bool) -> str:
+def make_access(
+    text: str,
+    context: str | None,
+    name: str,
+    *,
+    for_addons: bool,
+    for_multikueue: bool = False,
+) -> str:
     """Return the kubeconfig of the account, made by that of an administrator.
 
     Args:
@@ -88,19 +108,26 @@ def make_access(text: str, context: str | None, name: str, *, for_addons: bool) 
         context: Of it; its current one where None.
         name: What the context of the account is called.
         for_addons: Whether the account may bring add-ons in.
+        for_multikueue: Whether managers of MultiKueue get an account there as well.
 
     Raises:
         CliError: If the kubeconfig is not taken, or the cluster does not do it.
     """
     from gpuplane.kube.errors import Forbidden, KubeError, Unauthorized
     from gpuplane.kube.kubeconfigs import write_kubeconfig
-    from gpuplane.provisioning.access import ensure_access, ensure_access_for_addons
+    from gpuplane.provisioning.access import (
+        ensure_access,
+        ensure_access_for_addons,
+        ensure_multikueue_account,
+    )
     from gpuplane.provisioning.errors import ProvisioningError
 
     admin = _connection(text, context)
     make = ensure_access_for_addons if for_addons else ensure_access
     try:
         made = asyncio.run(make(admin))
+        if for_multikueue:
+            asyncio.run(ensure_multikueue_account(admin))
     except Unauthorized as error:
         raise CliError(
             f"{admin.server} does not know these credentials, or no longer.",

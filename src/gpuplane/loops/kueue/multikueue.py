@@ -15,7 +15,7 @@ from gpuplane.domains.queues import service as queues
 from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import BadKubeconfig
-from gpuplane.kube.errors import KubeError
+from gpuplane.kube.errors import Forbidden, KubeError
 from gpuplane.kube.kinds import (
     CLUSTER_QUEUE,
     MULTIKUEUE_CLUSTER,
@@ -48,6 +48,10 @@ log = logging.getLogger("gpuplane.kueue")
 TOKEN_S = 30.0
 """How long a worker may take to make the account and its token."""
 LOOK_S = 0.5
+MAKE_ACCOUNT = (
+    "Have its administrator make the account of managers there: `gpuplane clusters access "
+    "--kubeconfig ADMIN --for-multikueue`; then connect it: `gpuplane clusters multikueue`."
+)
 
 
 async def connect_workers(
@@ -70,6 +74,8 @@ async def connect_workers(
                 workers[name] = await grant(client)
         except (KubeError, ProductError, BadKubeconfig, TimeoutError) as error:
             away[name] = str(error) or f"It did not answer within {TOKEN_S:g} s."
+            if isinstance(error, Forbidden):
+                away[name] = f"{_full(away[name])} {MAKE_ACCOUNT}"
     async with tools.client(cluster) as client:
         version = await find_version(client)
         if version is None:
@@ -135,7 +141,9 @@ async def join_managers(
             troubles.append(f"{manager.name}: {answer.message}")
         else:
             joined.append(manager.name)
-    return Completed({"managers": joined, "warnings": troubles}, message="; ".join(troubles))
+    if not joined:
+        return Skipped(f"No manager dispatches to it yet. {' '.join(troubles)}")
+    return Completed({"managers": joined, "warnings": troubles}, message=" ".join(troubles))
 
 
 async def forget_workers(client: KubeClient, kind: Kind, wanted: Sequence[str]) -> None:
@@ -220,9 +228,20 @@ async def revoke(client: KubeClient) -> None:
 
 
 async def grant(client: KubeClient) -> str:
-    """Make the account of managers on a worker; return its kubeconfig once its token is made."""
-    for each in worker_objects():
-        await client.apply(each)
+    """Make the account of managers on a worker; return its kubeconfig once its token is made.
+
+    Where the credentials may not make it, one that an administrator made before is taken.
+
+    Raises:
+        Forbidden: If they may not, and there is none.
+    """
+    try:
+        for each in worker_objects():
+            await client.apply(each)
+    except Forbidden:
+        # The Secret is made last: where it is, the account and its rights were made before.
+        if await client.find(SECRET, TOKEN_SECRET, NAMESPACE) is None:
+            raise
     await _keep_ended(client)
     while True:
         secret = await client.get(SECRET, TOKEN_SECRET, NAMESPACE)

@@ -61,7 +61,9 @@ async def read_connection(text: str, context: str | None) -> Connection:
         ) from None
 
 
-async def look_by(connection: Connection, admission: str | None) -> Look:
+async def look_by(
+    connection: Connection, admission: str | None, *, is_worker: bool = False
+) -> Look:
     """Return what a cluster is, if it can be registered.
 
     Raises:
@@ -70,7 +72,7 @@ async def look_by(connection: Connection, admission: str | None) -> Look:
     try:
         limits = ClientLimits(request_s=REQUEST_S)
         async with asyncio.timeout(LOOK_S), KubeClient(connection, limits=limits) as client:
-            found = await look_at(client, connection.server)
+            found = await look_at(client, connection.server, is_worker=is_worker)
     except TimeoutError:
         raise _unreachable(connection, f"It did not answer within {LOOK_S:g} s.") from None
     except KubeError as error:

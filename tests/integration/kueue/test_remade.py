@@ -93,7 +93,7 @@ async def test_a_look_that_lags_behind_the_cluster_ends_nothing(
         return live
 
     now = world.server.clock.now_ms()
-    await take_in_workloads(world.server.database, world.sim, [late], now, {}, reread)
+    await take_in_workloads(world.server.database, world.sim, [late], now, {}, reread, {})
     assert (await world.job(job_id))["condition"] == ""
 
 

@@ -5,7 +5,7 @@ priorities and the state of our AdmissionCheck, each guarded by the version that
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.domains.jobs.service import OfferStanding
+from gpuplane.domains.jobs.service import Offer, OfferStanding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
 from gpuplane.kube.kinds import JOB, JOB_SET, POD, WORKLOAD
@@ -26,7 +26,7 @@ from gpuplane.kube.kueue.names import (
 )
 from gpuplane.kube.kueue.states import Told
 from gpuplane.loops.kueue.holding import give_hold
-from gpuplane.loops.kueue.replicas import group_pods, read_one, read_pods, take_in_replicas
+from gpuplane.loops.kueue.replicas import Said, group_pods, read_one, read_pods, take_in_replicas
 from gpuplane.loops.kueue.workloads import AGE_MARK, BY_CHECK, Followed, find_age, instant_text
 
 log = logging.getLogger("gpuplane.kueue")
@@ -44,7 +44,7 @@ async def take_in(
     now: int,
     remembered: dict[AttemptId, str],
     reread: Reread,
-    cut_off: Mapping[str, str] | None = None,
+    cut_off: Mapping[str, str],
 ) -> int:
     """Store what Kueue says of offers and stop what it evicted; return how much was news.
 
@@ -55,29 +55,24 @@ async def take_in(
         cut_off: Why a ClusterQueue dispatches to no worker just now; told in place of "it waits".
     """
     known = [each for each in seen if each.attempt_id is not None]
-    ours = {each.attempt_id: each for each in known if each.attempt_id and not each.is_pod}
+    ours = {each.attempt_id: each for each in known if not each.is_pod}
     pods = group_pods(known)
     by_job_uid = {each.state.job_uid: each.attempt_id for each in known if each.state.job_uid}
     found_offers = await database.read(lambda s: jobs.list_offers(s, cluster_id))
     # Of what was dispatched here, its manager tells.
     offers = [each for each in found_offers if each.cluster_id == cluster_id]
     running = await database.read(lambda s: jobs.list_running_on(s, cluster_id))
-    for gone in (
-        remembered.keys() - {each.attempt_id for each in offers} - {each.id for each in running}
-    ):
+    kept = {each.attempt_id for each in offers} | {each.id for each in running}
+    for gone in remembered.keys() - kept:
         del remembered[gone]
     for offer in offers:  # nothing of an offer was recorded: whichever Workload it has counts
         if offer.attempt_id in ours:
             remembered[offer.attempt_id] = ours[offer.attempt_id].state.uid
     news = 0
     for offer in offers:
-        single = ours.get(offer.attempt_id)
-        said = read_pods(pods.get(offer.attempt_id, ())) if single is None else read_one(single)
+        said = _read(offer, ours.get(offer.attempt_id), pods, cut_off)
         if said is None:
             continue
-        why = (cut_off or {}).get(offer.cluster_queue, "")
-        if why and said.admitted_at is None and offer.worker_id is None:
-            said = replace(said, reason=str(Word.WORKER_NOT_CONNECTED), message=why)
         told = (said.reason, said.message, said.admitted_at, said.counted)
         if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
             continue
@@ -122,6 +117,20 @@ async def take_in(
             ),
         )
     return news
+
+
+def _read(
+    offer: Offer,
+    single: Followed | None,
+    pods: Mapping[AttemptId, Sequence[Followed]],
+    cut_off: Mapping[str, str],
+) -> Said | None:
+    """Return what Kueue says of an offer, or why its queue dispatches to nobody."""
+    said = read_pods(pods.get(offer.attempt_id, ())) if single is None else read_one(single)
+    why = cut_off.get(offer.cluster_queue, "")
+    if said is None or not why or said.admitted_at is not None or offer.worker_id is not None:
+        return said
+    return replace(said, reason=str(Word.WORKER_NOT_CONNECTED), message=why)
 
 
 async def was_remade(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rig.binaries import JOBSET, KEDA, BinariesUnavailable, ensure_binaries, find_binaries
 from rig.keepers import ensure_kept, keep_rig, stop_keeper
-from rig.nodes import MACHINES, parse_nodes
+from rig.nodes import MACHINES, MANAGER, parse_nodes
 from rig.processes import RigFailed
 from rig.rigs import DEFAULT_NODES, DEFAULT_PROCESS_NODES, RigPlan, find_rig, list_dead_parts
 
@@ -78,6 +78,12 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--keda", action="store_true", help="with the definitions of KEDA's kinds, no operator"
     )
+    command.add_argument(
+        "--machines-of",
+        metavar="NAME",
+        default=MANAGER,
+        help="tells the GPUs of this rig from those of another beside it (manager)",
+    )
     command.add_argument("--until-gone", type=int, metavar="PID", help="end with this process")
 
 
@@ -96,6 +102,7 @@ def _plan(chosen: argparse.Namespace) -> RigPlan:
         process_nodes=parse_nodes(chosen.process_nodes),
         kueue=not chosen.no_kueue,
         jobset=chosen.jobset,
+        machines_of=chosen.machines_of,
         keda=chosen.keda,
     )
 
@@ -108,6 +115,7 @@ def _up(chosen: argparse.Namespace) -> int:
         arguments += ["--process-nodes", chosen.process_nodes]
         arguments += ["--no-kueue"] if chosen.no_kueue else []
         arguments += ["--jobset"] if chosen.jobset else []
+        arguments += ["--machines-of", chosen.machines_of]
         arguments += ["--keda"] if chosen.keda else []
         arguments += ["--until-gone", str(chosen.until_gone)] if chosen.until_gone else []
         ensure_kept(chosen.folder, arguments)

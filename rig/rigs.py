@@ -20,7 +20,7 @@ from rig.api import Object
 from rig.binaries import JOBSET, KEDA, Binaries, Build, Source, find_binaries
 from rig.clusters import LEASE_S, Cluster
 from rig.containers import MARK
-from rig.nodes import build_nodes
+from rig.nodes import MANAGER, build_nodes
 from rig.processes import RigFailed, is_alive
 from rig.volumes import STORAGE_CLASS
 
@@ -41,6 +41,8 @@ class RigPlan:
         kueue: Whether each cluster has a Kueue.
         jobset: Whether each cluster has a JobSet controller.
         keda: Whether each cluster knows KEDA's kinds; no operator follows them.
+        machines_of: Whose machines the first cluster's nodes are, where several rigs stand side by
+            side: GPUs of equal ids would be one GPU.
         lease_s: How long the lease of a fake node holds. With a thousand of them, renewals are
             100 writes a second, most of what a small machine does.
     """
@@ -51,6 +53,7 @@ class RigPlan:
     kueue: bool = True
     jobset: bool = False
     keda: bool = False
+    machines_of: str = MANAGER
     lease_s: int = LEASE_S
 
     @property
@@ -106,8 +109,9 @@ class Rig:
         (self.folder / STATE).unlink(missing_ok=True)
 
     def _add_nodes(self, name: str, cluster: Cluster) -> None:
-        nodes = build_nodes(self.plan.nodes, processes=False, cluster=name)
-        nodes += build_nodes(self.plan.process_nodes, processes=True, cluster=name)
+        owner = self.plan.machines_of if name == MANAGER else name
+        nodes = build_nodes(self.plan.nodes, processes=False, cluster=owner)
+        nodes += build_nodes(self.plan.process_nodes, processes=True, cluster=owner)
         api = cluster.api()
         try:
             api.create(STORAGE_CLASS)

@@ -39,10 +39,12 @@ class RunningCluster:
     Attributes:
         kubeconfig: Its administrator's kubeconfig.
         binaries: The rig's programs, for instance `helm` and `kubectl`.
+        name: Whose machines its nodes are.
     """
 
     kubeconfig: Path
     binaries: Binaries
+    name: str = "manager"
 
     def connection(self) -> Connection:
         """Return how the product reaches the cluster, as an administrator."""
@@ -77,11 +79,10 @@ class RunningCluster:
         Labels are written with `_` for `-`, without a domain: they select the test's own nodes.
         """
         names = [f"{prefix}-{number}" for number in range(1, count + 1)]
-        cluster = self.kubeconfig.resolve().parent.name
         api = self.api()
         try:
             for name in names:
-                node = build_node(kind, name, processes=processes, cluster=cluster)
+                node = build_node(kind, name, processes=processes, cluster=self.name)
                 node["metadata"]["labels"] |= {k.replace("_", "-"): v for k, v in labels.items()}
                 api.create(node)
             for name in names:
@@ -161,12 +162,13 @@ def _running(cluster: str, binaries: Binaries) -> RunningCluster:
         state = find_rig(Path(KEPT))
         if state is None or cluster not in state["kubeconfigs"]:
             pytest.fail(f"GPUPLANE_RIG: no {cluster} runs in {KEPT}")
-        return RunningCluster(Path(state["kubeconfigs"][cluster]), binaries)
+        return RunningCluster(Path(state["kubeconfigs"][cluster]), binaries, cluster)
     # The process that ends last: the run's controller, or this process where there is none.
     run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     folder = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{run}-{cluster}")
+    asked = ["--folder", folder, "--machines-of", cluster, "--until-gone", str(run), *NODES]
     done = subprocess.run(
-        [sys.executable, "-m", "rig", "up", "--folder", folder, "--until-gone", str(run), *NODES],
+        [sys.executable, "-m", "rig", "up", *asked],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -175,4 +177,4 @@ def _running(cluster: str, binaries: Binaries) -> RunningCluster:
     state = find_rig(folder)
     if state is None:
         pytest.fail(f"the rig does not start: {done.stderr}")
-    return RunningCluster(Path(state["kubeconfigs"]["manager"]), binaries)
+    return RunningCluster(Path(state["kubeconfigs"]["manager"]), binaries, cluster)

@@ -89,7 +89,7 @@ def chain_of(number: int) -> list[str]:
     return names
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(CHAINS))
 async def test_nothing_is_lost_or_run_twice_when_killed_at_each_write_point(
     number: int, template: Template, tmp_path: Path
@@ -101,7 +101,7 @@ async def test_nothing_is_lost_or_run_twice_when_killed_at_each_write_point(
     assert walk.deaths == len(names)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(RANDOM_HOMES))
 async def test_nothing_is_lost_or_run_twice_when_killed_at_random(
     number: int, template: Template, tmp_path: Path
@@ -114,7 +114,7 @@ async def test_nothing_is_lost_or_run_twice_when_killed_at_random(
 
 
 @pytest.mark.postgresql
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 async def test_nothing_is_lost_or_run_twice_when_killed_at_write_points_on_postgresql(
     postgresql_home: Template, tmp_path: Path
 ) -> None:
@@ -129,7 +129,7 @@ async def test_nothing_is_lost_or_run_twice_when_killed_at_write_points_on_postg
 
 
 @pytest.mark.postgresql
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 async def test_nothing_is_lost_or_run_twice_when_killed_at_random_on_postgresql(
     postgresql_home: Template, tmp_path: Path
 ) -> None:

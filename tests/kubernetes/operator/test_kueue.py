@@ -81,7 +81,7 @@ async def test_a_full_cluster_leaves_the_turn_to_kueue_and_uses_up_no_retry(
         status = await bench.status("queued")
         return "is admitted and waits for a node" in status.get("message", "")
 
-    assert await wait_until_async(admitted, "Kueue admitted it", deadline_s=120)
+    assert await wait_until_async(admitted, "Kueue admitted it")
     status = await bench.status("queued")
     assert (status["phase"], status.get("retryCount")) == ("Scheduling", None)
     assert (await bench.status("outside"))["phase"] == "Running"

@@ -1,4 +1,4 @@
-"""The world on the rig's cluster with Kueue."""
+"""The world on the rig's cluster with Kueue, and its other cluster as a worker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from gpuplane.kit.sealing import SealingKeys
 from tests.http_app import sealing_keys
+from tests.kubernetes.kueue.dispatching import Worker, near_of
 from tests.kubernetes.kueue.worlds import KueueWorld, running_kueue_world
 from tests.kubernetes.rigged import RunningCluster
 
-__all__ = ["sealing_keys", "world"]
+__all__ = ["near", "sealing_keys", "world"]
 
 
 @pytest.fixture
@@ -27,3 +28,16 @@ async def world(
         rig.kubeconfig.read_text(), sqlite_url, tmp_path, sealing_keys
     ) as running:
         yield running
+
+
+@pytest.fixture
+async def near(
+    world: KueueWorld,
+    rig: RunningCluster,
+    second_rig: RunningCluster,
+    sealing_keys: SealingKeys,
+    tmp_path: Path,
+) -> AsyncIterator[Worker]:
+    """The rig's other cluster as a worker of the first."""
+    async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
+        yield worker

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from gpuplane.entry.checking import find_faults
-from gpuplane.kit.sealing import SealingKeys
 from tests.kubernetes.kueue.dispatching import (
     FLAVOR,
     IN_TURN,
@@ -17,25 +12,11 @@ from tests.kubernetes.kueue.dispatching import (
     command,
     dispatch_to,
     gpu_groups,
-    near_of,
 )
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 
 pytestmark = IN_TURN
-
-
-@pytest.fixture
-async def near(
-    world: KueueWorld,
-    rig: RunningCluster,
-    second_rig: RunningCluster,
-    sealing_keys: SealingKeys,
-    tmp_path: Path,
-) -> AsyncIterator[Worker]:
-    """The rig's other cluster as a worker of the first."""
-    async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
-        yield worker
 
 
 async def faults_of(world: KueueWorld) -> list[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB
 from gpuplane.kube.kueue.names import WorkloadCondition
 from tests.kubernetes.kueue.dispatching import (
@@ -17,7 +13,6 @@ from tests.kubernetes.kueue.dispatching import (
     Worker,
     command,
     dispatch,
-    near_of,
     nobody_looking,
     workloads_of,
 )
@@ -26,19 +21,6 @@ from tests.kubernetes.rigged import RunningCluster
 from tests.waiting import wait_until_async
 
 pytestmark = IN_TURN
-
-
-@pytest.fixture
-async def near(
-    world: KueueWorld,
-    rig: RunningCluster,
-    second_rig: RunningCluster,
-    sealing_keys: SealingKeys,
-    tmp_path: Path,
-) -> AsyncIterator[Worker]:
-    """The rig's other cluster as a worker of the first."""
-    async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
-        yield worker
 
 
 async def replicas_of(world: KueueWorld, job_id: str) -> list[dict[str, Any]]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
-from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SECRET
 from tests.kubernetes.kueue.dispatching import (
     IN_TURN,
@@ -22,28 +17,13 @@ from tests.kubernetes.kueue.dispatching import (
     command,
     dispatch,
     dispatch_to,
-    near_of,
 )
 from tests.kubernetes.kueue.test_instances import FLAVOR, INSTANCES, cut
 from tests.kubernetes.kueue.worlds import KueueWorld
-from tests.kubernetes.rigged import RunningCluster
 
 ASKED = "$(cat hello.txt) $TOKEN $RANK of $WORLD_SIZE by ${MASTER_ADDR%%-*}"
 
 pytestmark = IN_TURN
-
-
-@pytest.fixture
-async def near(
-    world: KueueWorld,
-    rig: RunningCluster,
-    second_rig: RunningCluster,
-    sealing_keys: SealingKeys,
-    tmp_path: Path,
-) -> AsyncIterator[Worker]:
-    """The rig's other cluster as a worker of the first."""
-    async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
-        yield worker
 
 
 def packed() -> bytes:

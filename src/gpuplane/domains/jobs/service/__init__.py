@@ -4,7 +4,7 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready, waiting_of
+from gpuplane.domains.jobs.rules.scaling import count_ready, is_bare, waiting_of
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -64,6 +64,7 @@ from gpuplane.domains.jobs.service.estimating import (
 from gpuplane.domains.jobs.service.evicting import (
     PREEMPTED,
     list_running_on,
+    note_bare,
     note_deleted,
     note_evicted,
 )
@@ -338,6 +339,7 @@ __all__ = [
     "has_unlearned",
     "has_void_offers",
     "has_workspace",
+    "is_bare",
     "is_waiting",
     "learn",
     "list_attempts",
@@ -386,6 +388,7 @@ __all__ = [
     "mask_sensitive",
     "next_attempt",
     "note_admission",
+    "note_bare",
     "note_deleted",
     "note_dispatched",
     "note_ensured",

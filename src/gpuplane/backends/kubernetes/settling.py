@@ -16,7 +16,7 @@ from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing, plan_heirs
 from gpuplane.backends.kubernetes.observing import VANISHED_MS, pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
-from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
+from gpuplane.backends.kubernetes.ranking import compute_ends, list_unlabelled, list_unranked
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STAND_IN,
@@ -231,7 +231,7 @@ class Settler:
         now = self._clock.now_ms()
         record = sight.record
         if record.fate == STARTED and not record.is_over:
-            if compute_ends(sight, now) or self._unranked(attempt_id):
+            if compute_ends(sight, now) or self._unranked(attempt_id) or list_unlabelled(sight):
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
                 return True
@@ -342,18 +342,20 @@ class Settler:
     async def _rank(self, attempt_id: AttemptId) -> None:
         """Give bound pods their ranks, in the record first; the label is for people alone."""
         pods, now = self._unranked(attempt_id), self._clock.now_ms()
-        if not pods:
-            return
-        uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
-        record = await self._records.change(
-            attempt_id, lambda found: decide_ranks(found, uids, now, most)
-        )
-        failpoint("kubernetes.rank.recorded")
-        ranks = {given.uid: rank for rank, given in (record.pods if record else {}).items()}
-        for pod in pods:
-            patch = {"metadata": {"labels": {names.RANK: ranks.get(pod.metadata.uid)}}}
+        if pods:
+            uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
+            await self._records.change(
+                attempt_id, lambda found: decide_ranks(found, uids, now, most)
+            )
+            failpoint("kubernetes.rank.recorded")
+        for pod, rank in self._unlabelled(attempt_id):
+            patch = {"metadata": {"uid": pod.metadata.uid, "labels": {names.RANK: str(rank)}}}
             with contextlib.suppress(NotThere, Conflict, Invalid):
                 await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
+
+    def _unlabelled(self, attempt_id: AttemptId) -> list[tuple[Pod, int]]:
+        sight = self._view.sight(attempt_id)
+        return [] if sight is None else list_unlabelled(sight)
 
     def _heirs(self, attempt_id: AttemptId) -> list[tuple[Pod, int]]:
         sight = self._view.sight(attempt_id)

@@ -213,7 +213,7 @@ def _want(
     )
     if done:
         whose = f": {hand} asked its cluster for it" if hand else ""
-        data = {"attempt": attempt.number, "from": before, "wanted": wanted}
+        data: dict[str, Any] = {"attempt": attempt.number, "from": before, "wanted": wanted}
         if hand:
             data["by"] = hand
         events.record(

@@ -99,7 +99,7 @@ class Web:
         aged = [each for each in live if find_age(each) in self.asked_at]
         said = {each.state.explain()[1] for each in live}
         told = any(each and each in found["status_message"] for each in said)
-        return found["status"] == "queued" and told and len(aged) == len(live) == 2
+        return found["status"] == "queued" and told and len(aged) == len(live) == 3
 
     async def scaled_by(self) -> list[str]:
         """Return who moved the number, oldest first."""
@@ -178,7 +178,7 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
     assert kinds.index("job.preempting") < kinds.index("job.preempted")
     assert await web.faults() == []
     await world.ask("DELETE", f"/jobs/{boss['id']}")
-    await world.until(lambda: web.stands(2, 0), "it goes on")
+    await world.until(lambda: web.stands(2, 1), "it goes on, with what was submitted")
     assert (await world.job(web.job_id))["attempt_count"] == 2
 
     await world.ask("DELETE", f"/jobs/{web.job_id}")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from gpuplane.operator.models import Models
 
 DEFAULT_NAMESPACE = "gpuplane-system"
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_NAMESPACES = 100
+"""Each is watched by connections of its own."""
 PORT = click.IntRange(0, 65_535)
 LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False)
 
@@ -34,10 +38,17 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
 )
 @click.option("--model", "pairs", multiple=True, metavar="NAME=IMAGE", help="One model's image.")
 @click.option("--default-image", help="Image of every model that has none of its own.")
-@click.option("--watch-namespace", default="", help="Serve only this namespace; all if left out.")
+@click.option(
+    "--namespaces",
+    "served",
+    default="",
+    metavar="NAME,…",
+    help="Serve these namespaces and read no others; all where it is left out.",
+)
 @click.option(
     "--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Place only on such nodes."
 )
+@click.option("--no-mig-layouts", is_flag=True, help="Leave MIGLayouts to another operator.")
 @click.option("--queue", default="", help="Kueue LocalQueue of workloads that name none.")
 @click.option(
     "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
@@ -84,7 +95,7 @@ def operator(
     models_file: Path | None,
     pairs: tuple[str, ...],
     default_image: str | None,
-    watch_namespace: str,
+    served: str,
     labels: tuple[str, ...],
     queue: str,
     provisioning_class: str,
@@ -98,6 +109,7 @@ def operator(
     lease_seconds: int,
     log_level: str,
     *,
+    no_mig_layouts: bool,
     single: bool,
 ) -> int:
     """Run one replica of the operator of GPUWorkload and MIGLayout; SIGTERM ends it."""
@@ -106,6 +118,7 @@ def operator(
 
     if webhook_port is not None and (tls_cert is None or tls_key is None):
         raise click.UsageError("webhooks are served over TLS: give --tls-cert and --tls-key")
+    namespaces = _namespaces(served)
     node_labels = _pairs("--node-label", labels)
     models = _models(models_file, pairs, default_image)
     connection = _connection(kubeconfig)
@@ -123,8 +136,9 @@ def operator(
         default_queue=queue,
         provisioning_class=provisioning_class,
         workers=workers,
-        watch_namespace=watch_namespace,
+        namespaces=namespaces,
         node_labels=node_labels,
+        serves_layouts=not no_mig_layouts,
     )
     setup_logging(log_level)
     logging.getLogger("uvicorn.error").setLevel("WARNING")
@@ -181,6 +195,19 @@ def _models(path: Path | None, pairs: tuple[str, ...], default: str | None) -> "
         return load_models(path)
     except BadModels as error:
         raise click.UsageError(str(error)) from error
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    """Return names that stand between commas, each once."""
+    found = tuple(dict.fromkeys(text.split(","))) if text else ()
+    for name in found:
+        if not NAMESPACE.fullmatch(name):
+            raise click.UsageError(f"--namespaces: {name!r} is no name of a namespace")
+    if len(found) > MAX_NAMESPACES:
+        raise click.UsageError(
+            f"--namespaces: {len(found)} are more than {MAX_NAMESPACES}; leave it out to serve all"
+        )
+    return found
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kube.clients import KubeClient, Selector
-from gpuplane.kube.errors import Gone, KubeError, NotThere, Unreachable, Unreadable
+from gpuplane.kube.errors import Forbidden, Gone, KubeError, NotThere, Unreachable, Unreadable
 from gpuplane.kube.kinds import Kind
 from gpuplane.kube.watching import Mark, decode_object
 
@@ -82,6 +82,7 @@ class InformerState:
         unreadable: Objects that did not have the shape and were left out.
         failures: In a row.
         last_error: Of the last failure, empty since it works again.
+        is_forbidden: Whether that was for want of the right to read.
         heard_at: When the server was heard of last, on the clock's monotonic scale.
     """
 
@@ -92,6 +93,7 @@ class InformerState:
     unreadable: int = 0
     failures: int = 0
     last_error: str = ""
+    is_forbidden: bool = False
     heard_at: float | None = None
 
 
@@ -134,9 +136,9 @@ class Informer(Generic[T]):
             clock: For pauses and ages.
         """
         self.kind = kind
+        self.namespace = namespace
         self.state = InformerState()
         self._client = client
-        self._namespace = namespace
         self._labels, self._fields = labels, fields
         self._decode, self._convert = decode, convert
         self._resync_s, self._relist_s = resync_s, relist_s
@@ -277,6 +279,7 @@ class Informer(Generic[T]):
             except KubeError as error:
                 self._failed(str(error))
                 self._is_away = isinstance(error, Unreachable)
+                self.state.is_forbidden = isinstance(error, Forbidden)
             except Exception as error:
                 log.exception("an informer of %s failed", self.kind)
                 self._version = None
@@ -298,7 +301,7 @@ class Informer(Generic[T]):
             await self._resync()
 
     def _failed(self, why: str) -> None:
-        self._is_away = False
+        self._is_away = self.state.is_forbidden = False
         self.state.failures += 1
         if why != self.state.last_error:  # once, not at each try
             log.warning("%s cannot be read: %s", self.kind, why)
@@ -309,6 +312,7 @@ class Informer(Generic[T]):
         has_returned = self.state.failures > 0
         self.state.failures = 0
         self.state.last_error = ""
+        self.state.is_forbidden = False
         if has_returned and self._on_return is not None:
             self._on_return()
 
@@ -327,7 +331,7 @@ class Informer(Generic[T]):
             page = await self._client.list_page(
                 self.kind,
                 msgspec.Raw,
-                self._namespace,
+                self.namespace,
                 self._labels,
                 self._fields,
                 continue_token=token,
@@ -374,7 +378,7 @@ class Informer(Generic[T]):
         events = self._client.watch_as(
             self.kind,
             self._decode,
-            self._namespace,
+            self.namespace,
             self._labels,
             self._fields,
             resource_version=version,

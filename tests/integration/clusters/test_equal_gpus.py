@@ -20,11 +20,13 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.usage import service as usage
+from gpuplane.entry.checking import checks_at
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import PageRequest
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.nodefacts import NodeFacts
 from gpuplane.loops.clusters.deleting import drain, forget
+from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.clusters.tools import ClusterTools
 from gpuplane.loops.inventory import store_nodes
 from tests.clocks import FakeClock
@@ -123,13 +125,15 @@ class Fleet(Shelf):
         assert result.placed == (attempt_id,)
         return attempt_id
 
+    def tools(self) -> ClusterTools:
+        """Return what the loop of clusters works with, at this instant."""
+        keys = SealingKeys(self.folder / "keys")
+        return ClusterTools(self.database, FakeClock(self.now), keys, self.folder, no_nodes)
+
     async def remove(self, cluster: Cluster) -> None:
         """Delete a cluster by force, by the steps of its run."""
         cluster, run = await self.delete(cluster, force=True)
-        clock = FakeClock(self.now)
-        tools = ClusterTools(
-            self.database, clock, SealingKeys(self.folder / "keys"), self.folder, no_nodes
-        )
+        tools = self.tools()
         given: dict[str, Any] = {"cluster_id": str(cluster.id), "force": True, "wait_s": 0}
         for name, work in (("drain", drain), ("forget", forget)):
             call = StepCall(
@@ -169,6 +173,36 @@ async def test_the_time_of_a_deleted_clusters_gpus_ends_with_it(fleet: Fleet) ->
     await fleet.pass_(10)
     assert await fleet.minutes() == {east.id: 10}
     assert await fleet.gpus(east) == set()
+
+
+async def test_the_time_that_a_deleted_cluster_left_open_is_found_and_ended_where_it_should_have(
+    fleet: Fleet,
+) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b", "GPU-c")
+    await fleet.pass_(5)
+    # As it was deleted before its devices' time was ended with it.
+    await fleet.do(store_nodes, east.id, (), new_id, fleet.now)
+    await fleet.do(clusters.remove, east.id, fleet.now)
+    await fleet.look(west, "GPU-c")
+    await fleet.pass_(10)
+    promise = "the time of a deleted cluster's devices ended with it"
+    look = checks_at(fleet.now)[promise]
+    (fault,) = await fleet.database.read(look)
+    assert "was deleted and 2 of its devices still count as down" in fault
+    assert await fleet.minutes() == {east.id: 3 * 5 + 2 * 10, west.id: 10}
+
+    for _ in range(2):
+        loop = ClustersLoop(fleet.tools())
+        await loop.run_once()
+        await loop.stop()
+        assert await fleet.database.read(look) == []
+        await fleet.pass_()
+    assert (await fleet.minutes())[east.id] == 3 * 5
+    # One that is seen again is the other's from then on; nobody had it meanwhile.
+    await fleet.look(west, "GPU-a", "GPU-c")
+    await fleet.pass_()
+    assert await fleet.gpus(west) == {"GPU-a", "GPU-c"}
 
 
 async def test_a_gpu_that_comes_back_was_the_other_clusters_meanwhile(fleet: Fleet) -> None:

@@ -17,6 +17,7 @@ from gpuplane.domains.placements.rules import (
     choose_reservation,
 )
 from gpuplane.domains.placements.service.devices import (
+    count_unheld,
     find_held,
     register_devices,
     retire_cluster,
@@ -84,6 +85,7 @@ __all__ = [
     "choose_running",
     "choose_running_instance",
     "count_standing",
+    "count_unheld",
     "create_reservation",
     "end_repartition",
     "fail_repartition",

@@ -87,6 +87,11 @@ def retire_cluster(session: WriteSession, cluster_id: ClusterId, at: int) -> tup
     return retire_devices(session, [guard.gpu_id for guard in guards], at)
 
 
+def count_unheld(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[ClusterId, int]:
+    """Return how many devices that nothing holds are counted for each of these clusters."""
+    return repository.count_unheld(session, cluster_ids)
+
+
 def find_held(session: ReadSession, gpu_ids: Sequence[GpuId]) -> set[GpuId]:
     """Return which of these devices work of ours holds now."""
     return {row.gpu_id for row in repository.holders_on(session, gpu_ids)}

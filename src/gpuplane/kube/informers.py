@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpuplane.kit.clock import Clock, SystemClock
-from gpuplane.kube.clients import KubeClient, Selector
 from gpuplane.kube.errors import Forbidden, Gone, KubeError, NotThere, Unreachable, Unreadable
 from gpuplane.kube.kinds import Kind
+from gpuplane.kube.readers import KubeReader, Selector
 from gpuplane.kube.watching import Mark, decode_object
 
 log = logging.getLogger("gpuplane.kube")
@@ -106,7 +106,7 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        client: KubeClient,
+        client: KubeReader,
         kind: Kind,
         *,
         namespace: str | None = None,

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.usage import service as usage
 from gpuplane.kube.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, WORKLOAD
 from gpuplane.loops.kueue.workloads import Followed, follow
 from tests.kubernetes.kueue.test_three_tenants import FLAVOR, gpus, open_tenant
@@ -78,7 +80,10 @@ class Web:
 
     async def faults(self) -> list[str]:
         """Return every broken promise that `db check` would tell."""
-        return await self.world.server.faults()
+        now = self.world.server.clock.now_ms()
+        return await self.world.server.database.read(
+            lambda s: [*jobs.check(s), *placements.check(s), *usage.check(s, now)]
+        )
 
 
 async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuplane.entry.role_options import (
+    FILE,
+    HOST,
+    LOG_LEVEL,
+    PORT,
+    certificate_options,
+    kubeconfig_option,
+)
+
 if TYPE_CHECKING:
     from gpuplane.kube.connections import Connection
     from gpuplane.operator.models import Models
@@ -19,21 +28,15 @@ DEFAULT_NAMESPACE = "gpuplane-system"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_NAMESPACES = 100
 """Each is watched by connections of its own."""
-PORT = click.IntRange(0, 65_535)
-LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False)
 
 
 @click.command(name="operator")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Cluster to work in; the Pod's own ServiceAccount where it is left out.",
-)
+@kubeconfig_option("Cluster to work in; the Pod's own ServiceAccount where it is left out.")
 @click.option("--namespace", help="Where the Lease lies; the Pod's own where it is left out.")
 @click.option(
     "--models",
     "models_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="YAML file with the image of each model; `*` is the default.",
 )
 @click.option("--model", "pairs", multiple=True, metavar="NAME=IMAGE", help="One model's image.")
@@ -53,7 +56,7 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
 @click.option(
     "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@HOST
 @click.option(
     "--metrics-port", type=PORT, default=8080, show_default=True, help="Port of /metrics."
 )
@@ -61,16 +64,7 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
     "--probe-port", type=PORT, default=8081, show_default=True, help="Port of /healthz, /readyz."
 )
 @click.option("--webhook-port", type=PORT, help="Port of the webhooks; needs a certificate.")
-@click.option(
-    "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate of the webhooks.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Its private key.",
-)
+@certificate_options("Certificate of the webhooks.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -86,9 +80,7 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
     help="How long the Lease holds.",
 )
 @click.option("--single", is_flag=True, help="No election: this is the only replica.")
-@click.option(
-    "--log-level", type=LOG_LEVEL, default="INFO", show_default=True, help="What is logged."
-)
+@LOG_LEVEL
 def operator(
     kubeconfig: Path | None,
     namespace: str | None,

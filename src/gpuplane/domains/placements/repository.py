@@ -33,7 +33,7 @@ from gpuplane.core.ids import (
 )
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements.errors import GuardBroken
-from gpuplane.domains.placements.rules import (
+from gpuplane.domains.placements.rules.values import (
     Allocation,
     DeviceGuard,
     Holder,

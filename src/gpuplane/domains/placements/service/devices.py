@@ -6,10 +6,7 @@ from gpuplane.core.ids import ClusterId, GpuId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import (
-    DeviceGuard,
-    NodeGuard,
-)
+from gpuplane.domains.placements.rules.values import DeviceGuard, NodeGuard
 from gpuplane.domains.placements.service.following import follow
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import DeviceFacts

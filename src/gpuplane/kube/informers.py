@@ -18,6 +18,7 @@ import msgspec
 
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kube.errors import Forbidden, Gone, KubeError, NotThere, Unreachable, Unreadable
+from gpuplane.kube.indexes import Index, Key
 from gpuplane.kube.kinds import Kind
 from gpuplane.kube.readers import KubeReader, Selector
 from gpuplane.kube.watching import Mark, decode_object
@@ -25,7 +26,6 @@ from gpuplane.kube.watching import Mark, decode_object
 log = logging.getLogger("gpuplane.kube")
 
 T = TypeVar("T")
-Key = tuple[str, str]
 
 RESYNC_S = 180
 """The specification's three minutes: the watch is opened anew and everything looked at again."""
@@ -145,7 +145,7 @@ class Informer(Generic[T]):
         self._max_objects = max_objects
         self._clock = clock or SystemClock()
         self._entries: dict[Key, tuple[str, T]] = {}
-        self._indexes: dict[str, _Index[T]] = {}
+        self._indexes: dict[str, Index[T]] = {}
         self._callbacks: list[Callable[[Change[T]], None]] = []
         self._generation = 0
         self._waiters: set[asyncio.Future[None]] = set()
@@ -162,7 +162,7 @@ class Informer(Generic[T]):
 
     def add_index(self, name: str, keys_of: Callable[[T], Iterable[Hashable]]) -> None:
         """Have objects found by what this function gives for each, pure, no, one or more keys."""
-        index: _Index[T] = _Index(keys_of)
+        index: Index[T] = Index(keys_of)
         for key, (_, value) in self._entries.items():
             index.put(key, value)
         self._indexes[name] = index
@@ -474,35 +474,6 @@ class Informer(Generic[T]):
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-class _Index(Generic[T]):
-    """Objects by something of theirs."""
-
-    def __init__(self, keys_of: Callable[[T], Iterable[Hashable]]) -> None:
-        self._keys_of = keys_of
-        self._found: dict[Hashable, set[Key]] = {}
-        self._of: dict[Key, tuple[Hashable, ...]] = {}
-
-    def put(self, key: Key, value: T) -> None:
-        wanted = tuple(dict.fromkeys(self._keys_of(value)))
-        if self._of.get(key, ()) == wanted:
-            return
-        self.drop(key)
-        if wanted:
-            self._of[key] = wanted
-        for one in wanted:
-            self._found.setdefault(one, set()).add(key)
-
-    def drop(self, key: Key) -> None:
-        for one in self._of.pop(key, ()):
-            held = self._found[one]
-            held.discard(key)
-            if not held:
-                del self._found[one]
-
-    def find(self, key: Hashable) -> set[Key]:
-        return self._found.get(key, set())
 
 
 def _identity(obj: Any) -> tuple[str, str, str]:

@@ -50,9 +50,10 @@ from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry import clusters as registered
 from gpuplane.entry.backends import BackendRegistry
+from gpuplane.entry.described import SettingsError
 from gpuplane.entry.home import Home
 from gpuplane.entry.pipelines import make_step_tools, words
-from gpuplane.entry.settings import Settings, SettingsError
+from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
 from gpuplane.kit.loops import LoopBody, LoopRunner

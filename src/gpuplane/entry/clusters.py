@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
+from gpuplane.backends.capabilities import Checkpoints
+from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters

@@ -8,14 +8,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from gpuplane.backends.interface import (
-    AttemptRef,
-    Backend,
-    ObservesChanges,
-    Phase,
-    ReplicaObservation,
-    Unavailable,
-)
+from gpuplane.backends.capabilities import ObservesChanges
+from gpuplane.backends.interface import AttemptRef, Backend, Phase, ReplicaObservation, Unavailable
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database

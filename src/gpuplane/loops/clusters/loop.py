@@ -21,6 +21,7 @@ from gpuplane.kube.connections import BadKubeconfig
 from gpuplane.kube.errors import KubeError
 from gpuplane.kube.sessions import ClientLimits
 from gpuplane.loops.clusters.collecting import Collector
+from gpuplane.loops.clusters.deleting import retire_left
 from gpuplane.loops.clusters.health import check
 from gpuplane.loops.clusters.tools import ClusterTools
 
@@ -66,6 +67,7 @@ class ClustersLoop:
 
     async def run_once(self) -> bool:
         """Begin a look at each cluster that is due, and wait no longer than one may take."""
+        await retire_left(self._tools)
         now = self._tools.clock.now_ms()
         known = await self._tools.database.read(clusters.list_clusters)
         ours = [each for each in known if each.kind == clusters.KUBERNETES]

@@ -9,7 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from gpuplane.backends.interface import BackendError, LogChunk, OffsetGone, ReadsLogs, Stream
+from gpuplane.backends.capabilities import ReadsLogs
+from gpuplane.backends.interface import BackendError, LogChunk, OffsetGone, Stream
 from gpuplane.core.lifecycle.jobs import Condition
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.jobs import service

@@ -7,7 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 from fastapi.responses import StreamingResponse
 
-from gpuplane.backends.interface import BackendError, Executes, FetchesArtifacts
+from gpuplane.backends.capabilities import Executes, FetchesArtifacts
+from gpuplane.backends.interface import BackendError
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.access import FOR_ADDONS, make_access, read_kubeconfig_text
 from gpuplane.cli.commands.provisioning import binary_options, kubeconfig_of_made
@@ -408,8 +409,7 @@ def remove(
     if force and count:
         of = "1 job" if count == 1 else f"{count} jobs"
         click.echo(f"{duration_text(plan['lost_s'])} of work of {of} are lost.", err=True)
-    if not yes:
-        click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
+    confirm(f"Delete cluster {found['name']}?", yes=yes)
     made = client.delete(
         _path(found["id"]),
         force=str(force).lower(),

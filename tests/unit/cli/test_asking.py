@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,10 @@ def test_nobody_is_asked_without_a_terminal_and_the_way_out_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    for asked in (lambda: confirm("Do it?", yes=False),
-                  lambda: confirm_by_name("Type it", "lab", yes=False)):  # fmt: skip
+    by_name = partial(confirm_by_name, "Type it", "lab", yes=False)
+    for ask in (partial(confirm, "Do it?", yes=False), by_name):
         with pytest.raises(CliError) as refused:
-            asked()
+            ask()
         assert refused.value.code is Exit.USAGE
         assert "--yes" in refused.value.fix
 

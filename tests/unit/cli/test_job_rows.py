@@ -8,6 +8,7 @@ import pytest
 
 from gpuplane.cli.commands.jobs import COLUMNS
 from gpuplane.cli.lookups import attempt_of_now
+from gpuplane.cli.output import Column, Output, show_rows
 
 STARTED, ENDED = "2026-05-01T12:00:00+00:00", "2026-05-01T12:05:00+00:00"
 
@@ -45,3 +46,13 @@ def test_a_job_that_waits_again_is_not_shown_where_it_was(
     assert attempt_of_now({"status": status, "current_attempt": attempt}) == (
         attempt if is_shown else {}
     )
+
+
+def test_a_message_of_many_lines_has_one_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"message": "exited with code 1: no\nTraceback:\n  line 3"}, {"message": "one line"}]
+    show_rows(rows, (Column("MESSAGE", lambda row: row["message"]),), Output.TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "MESSAGE", "exited with code 1: no …", "one line",
+    ]  # fmt: skip
+    show_rows(rows, (), Output.JSON)
+    assert "line 3" in capsys.readouterr().out

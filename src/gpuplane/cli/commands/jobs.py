@@ -28,6 +28,7 @@ from gpuplane.cli.words import (
     age,
     clock_text,
     duration_text,
+    first_line,
     gpus_text,
     money_text,
     seconds_between,
@@ -164,7 +165,7 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
     waits = not attempt and job["status"] not in OVER
     nodes = sorted({each["node"] for each in attempt.get("replicas", [])})
     state = paint_status(job["status"]) + (f" ({job['condition']})" if job["condition"] else "")
-    reason = f"{job['reason']} — {job['status_message']}" if job["reason"] else ""
+    reason = f"{job['reason']} — {first_line(job['status_message'])}" if job["reason"] else ""
     urls = [each["url"] for each in attempt.get("replicas", []) if each["url"]]
     asked = f"{job['cpu_cores']:g} cores, {job['memory_gb']:g} GiB"
     return [

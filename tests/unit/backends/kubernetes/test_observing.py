@@ -46,6 +46,11 @@ def failed(**fields: Any) -> Pod:
         (a_pod(phase="Succeeded", state=ended(0)), Word.COMPLETED, ""),
         (failed(), Word.NON_ZERO_EXIT, "exited with code 1"),
         (failed(state=ended(1, message="no such file")), Word.NON_ZERO_EXIT, "no such file"),
+        (
+            failed(state=ended(1, message="Traceback:\n  line 3\nValueError: no\n\n")),
+            Word.NON_ZERO_EXIT,
+            "exited with code 1: ValueError: no",
+        ),
         (failed(state=ended(139)), Word.SIGNALLED, "signal 11"),
         (failed(state=ended(137, reason="OOMKilled")), Word.OUT_OF_MEMORY, "OOMKilled"),
         (

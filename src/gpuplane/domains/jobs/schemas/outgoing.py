@@ -18,6 +18,20 @@ from gpuplane.domains.jobs.schemas.parts import (
 from gpuplane.kit.bodies import Body, InstantOut, MoneyOut
 
 
+class ScaleOut(Body):
+    """How many replicas a service that scales has and wants, and why the next one waits."""
+
+    wanted: int
+    since: InstantOut | None
+    present: int
+    missing: int
+    """How many it does not have yet of those it wants."""
+    ready: int
+    reason: str
+    """Why the next of them waits, in one word; empty when none does or nothing is known."""
+    message: str
+
+
 class JobRowOut(Body):
     """A job as lists show it."""
 
@@ -46,6 +60,8 @@ class JobRowOut(Body):
     """How many a service that scales is to have now; null for others and when it does not run."""
     replicas_ready: int | None
     """How many of them are ready."""
+    scale: ScaleOut | None
+    """The same in full, and why the next one waits."""
     priority: str
     queue: str
     labels: dict[str, str]
@@ -94,17 +110,6 @@ class ReplicaOut(Body):
     message: str
     url: str | None
     restart_count: int
-
-
-class ScaleOut(Body):
-    """How many replicas a service that scales has and wants, and why the next one waits."""
-
-    wanted: int
-    since: InstantOut | None
-    present: int
-    ready: int
-    reason: str
-    message: str
 
 
 class AttemptOut(Body):

@@ -4,7 +4,7 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready, waiting_of
+from gpuplane.domains.jobs.rules.scaling import count_missing, count_ready, waiting_of
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -304,6 +304,7 @@ __all__ = [
     "choose_project",
     "clear_reserved",
     "cluster_of",
+    "count_missing",
     "count_offers",
     "count_queue_users",
     "count_ready",

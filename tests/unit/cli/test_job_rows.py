@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane.cli.commands.events import by_time
 from gpuplane.cli.commands.jobs import COLUMNS
 from gpuplane.cli.lookups import attempt_of_now
 from gpuplane.cli.output import Column, Output, show_rows
@@ -46,6 +47,14 @@ def test_a_job_that_waits_again_is_not_shown_where_it_was(
     assert attempt_of_now({"status": status, "current_attempt": attempt}) == (
         attempt if is_shown else {}
     )
+
+
+def test_events_are_printed_in_order_of_time_and_those_of_one_instant_as_committed() -> None:
+    newest_first = [
+        {"at": STARTED, "kind": "told late"}, {"at": ENDED, "kind": "ended"},
+        {"at": STARTED, "kind": "started"},
+    ]  # fmt: skip
+    assert [row["kind"] for row in by_time(newest_first)] == ["started", "told late", "ended"]
 
 
 def test_a_message_of_many_lines_has_one_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:

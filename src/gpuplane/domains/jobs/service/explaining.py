@@ -26,7 +26,7 @@ from gpuplane.domains.queues import service as queues
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
-SORT_EVENTS = events.SORT_OLDEST
+SORT_EVENTS = events.SORT_TIME
 MAX_TIMELINE = 5_000
 """Attempts of one timeline at most: more is a shorter window."""
 
@@ -143,7 +143,7 @@ def is_waiting(job: Job) -> bool:
 def list_events(
     session: ReadSession, principal: Principal, job_id: UUID, page: PageRequest
 ) -> Page[Event]:
-    """Return one page of what happened to a job, oldest first."""
+    """Return one page of what happened to a job, in order of time."""
     job = get_job(session, principal, job_id)
     return events.list_events_of(session, "job", job.id, page)
 

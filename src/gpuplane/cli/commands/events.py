@@ -76,7 +76,8 @@ def events(
 
 def by_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return events, newest commit first, in order of time; those of one instant as committed."""
-    return sorted(rows[::-1], key=lambda event: str(event["at"]))
+    as_committed = list(reversed(rows))
+    return sorted(as_committed, key=lambda event: str(event["at"]))
 
 
 def _follow(client: Client, query: dict[str, Any], output: Output) -> None:

@@ -307,6 +307,16 @@ class PriceOptionOut(Body):
     earliest_start: InstantOut | None
 
 
+class WorkerCostOut(Body):
+    """What a job would cost on one of the clusters that its queue may dispatch it to."""
+
+    cluster: str
+    hourly_cost: MoneyOut | None
+    estimated_cost: MoneyOut | None
+    max_cost: MoneyOut | None
+    currency: str
+
+
 class EstimateOut(Body):
     """Where, when and for how much a job would run if it were submitted now."""
 
@@ -325,6 +335,9 @@ class EstimateOut(Body):
     explanation: list[str]
     prediction: PredictionOut | None
     cheaper: list[PriceOptionOut]
+    by_worker: list[WorkerCostOut]
+    """Where its queue dispatches to other clusters, the cost on each that may run it, best first;
+    the costs above are then null unless they are the same on all."""
 
 
 class ExecOut(Body):

@@ -7,11 +7,12 @@ from typing import Any
 
 from gpuplane.backends.simulated.backend import SimulatedBackend
 from gpuplane.backends.simulated.loader import parse_fleet
+from gpuplane.core.ids import ClusterId
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.kit.ids import new_id
 from tests.integration.jobs.worlds import FLEET, H100, World
 
-JOB = {"gpu_count": 2, "gpu_type": H100, "estimated_duration_seconds": 1_800}
+JOB: dict[str, Any] = {"gpu_count": 2, "gpu_type": H100, "estimated_duration_seconds": 1_800}
 HALF_AN_HOUR_DEAR, HALF_AN_HOUR_CHEAP = "4.00", "3.00"
 GROUPS = [
     {
@@ -39,7 +40,7 @@ async def price(world: World, cluster: str, amount: str) -> None:
 async def add_cluster(world: World, folder: Path, name: str, fleet: str, **config: Any) -> None:
     """Add a simulated cluster that admits by itself."""
     read = parse_fleet(fleet.replace("{name: sim}", f"{{name: {name}}}"), f"{name}.yaml")
-    cluster_id, clock = new_id(), world.server.clock
+    cluster_id, clock = ClusterId(new_id()), world.server.clock
     told = {"admission": "kueue", **config}
 
     def unit(session: Any) -> None:

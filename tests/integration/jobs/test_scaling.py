@@ -182,6 +182,7 @@ async def test_a_service_scaled_to_zero_runs_on_costs_nothing_and_grows_again(wo
     await _scale(world, job, 2)
     await world.turn(4)
     assert await _ranks(world, job) == [(1, "running"), (2, "running")]
+    assert (await world.ask("GET", f"/jobs/{job['id']}/logs"))["rank"] == 1
     found = await world.job(job["id"])
     assert (found["status"], found["attempt_count"]) == ("running", 1)
     assert await _faults(world) == []

@@ -17,7 +17,8 @@ from gpuplane.domains.clusters.rules import (
     decide_reached,
     decide_unreached,
     may_be_tried,
-)from gpuplane.domains.clusters.service import LookTimes
+)
+from gpuplane.domains.clusters.service import LookTimes
 
 S = 1000
 

@@ -61,7 +61,8 @@ def a_service(state: str, status: str = "running") -> dict[str, Any]:
     attempt = {"state": state, "replicas": replicas}
     outputs = {"url": "http://svc:80", "port": 80, "loss": 0.5}
     return {**job, "job_type": "service", "status": status, "reason": "", "status_message": "",
-            "simulated": False, "cpu_cores": 1, "memory_gb": 1, "gpu_count": 1, "replica_count": 2, "spec": spec,
+            "simulated": False, "cpu_cores": 1, "memory_gb": 1, "gpu_count": 1, "spec": spec,
+            "replica_count": 2,
             "replicas_wanted": None, "currency": "USD", "current_attempt": attempt,
             "outputs": outputs}  # fmt: skip
 

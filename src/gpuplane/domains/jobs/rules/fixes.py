@@ -75,6 +75,7 @@ FIXES: dict[str, str] = {
     Word.NODE_LOST: "Wait: it goes on when the node is seen again, or is tried elsewhere.",
     Word.EVICTED: "Read the message: the node lacked memory or disk, or more urgent pods came.",
     Word.DELETED: "Find out who deleted it on its cluster; retry it if that was not meant.",
+    Word.END_NOT_SEEN: "Read its log for how far it came, then retry it.",
     Word.SUPERVISOR_LOST: "Retry it; what watched it is gone.",
     Word.GPU_FAILED: "Retry it; it will be given other GPUs.",
     Word.CANCELLED: "Retry it if it was cancelled by mistake.",

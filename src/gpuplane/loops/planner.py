@@ -276,11 +276,14 @@ def _offered(world: World, views: Sequence[ClusterView], offer: NewOffer, job: J
     view = next(each for each in views if each.cluster.id == offer.cluster_id)
     name, queue = view.cluster.name, offer.cluster_queue
     workers = list_workers(world, view, offer, job)
-    where = "" if not workers else f": it dispatches it to {' or '.join(workers)}"
+    names = tuple(each.cluster.name for each, _ in workers)
+    where = "" if not names else f": it dispatches it to {' or '.join(names)}"
     sentence = (
         f"Kueue on {name} decides when it starts and where{where}, so no start is estimated. "
         f"{describe_line(view, queue)}"
     )
+    for worker, there in workers:
+        sentence += f" On {worker.cluster.name}: {describe_line(worker, there)}"
     models = fitting_models(view, job.spec.resources)
     is_short = is_short_of_quota(view, queue, job, models)
     if is_short:
@@ -292,7 +295,7 @@ def _offered(world: World, views: Sequence[ClusterView], offer: NewOffer, job: J
         starts_now=False,
         reason=Reason(Word.OFFERED, sentence),
         is_over_quota=is_short,
-        workers=workers,
+        workers=names,
     )
 
 

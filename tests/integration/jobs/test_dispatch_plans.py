@@ -8,7 +8,10 @@ from typing import Any
 from gpuplane.backends.simulated.backend import SimulatedBackend
 from gpuplane.backends.simulated.loader import parse_fleet
 from gpuplane.core.ids import ClusterId
+from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.queues import service as queues
+from gpuplane.domains.queues.service import Seen, SeenKind
 from gpuplane.kit.ids import new_id
 from tests.integration.jobs.worlds import FLEET, H100, World
 
@@ -81,6 +84,46 @@ async def test_a_plan_tells_what_each_worker_that_may_run_it_costs_and_no_price_
     assert (found["hourly_cost"], found["estimated_cost"], found["max_cost"]) == (None, None, None)
     job = await kueue.submit(**{**JOB, "cluster": "hub"})
     assert (job["estimated_cost"], job["currency"]) == (None, "USD")
+
+
+async def see(world: World, cluster: str, *, queue: bool, door: bool = True) -> None:
+    """Let a cluster's Kueue say whether its queue and its door are active."""
+    why = {"message": "Can't admit new workloads: is stopped"}
+    seen = [
+        Seen(SeenKind.CLUSTER_QUEUE, "", "q", True, {}, {"active": queue, **why}),
+        Seen(SeenKind.LOCAL_QUEUE, "tenant-default", "main", True, {"tenant": "default"},
+             {"active": door, **why}),
+    ]  # fmt: skip
+
+    def unit(session: WriteSession) -> None:
+        found = clusters.get_cluster(session, cluster)
+        queues.note_seen(session, found.id, seen, world.server.clock.now_ms())
+
+    await world.server.database.write("tests.seen", unit)
+
+
+async def test_why_names_the_queue_of_a_worker_that_admits_nothing(
+    kueue: World, tmp_path: Path
+) -> None:
+    await dispatching(kueue, tmp_path)
+    job = await kueue.submit(**{**JOB, "cluster": "hub"})
+    await kueue.loops["scheduler"].run_once()
+    path = f"/jobs/{job['id']}/why"
+    said = "ClusterQueue q of {}, to which it may be dispatched, admits nothing: Can't admit new"
+    for cluster in ("sim", "none"):
+        await see(kueue, cluster, queue=False)
+    why = await kueue.ask("GET", path)
+    assert any(line.startswith(said.format("sim")) for line in why["explanation"])
+    assert (why["reason"], why["fix"][:5]) == ("WaitingForAdmission", "Wait:")
+    await see(kueue, "far", queue=False)
+    for query in ("", "?change=true"):
+        why = await kueue.ask("GET", path + query)
+        assert "ClusterQueue q of far is let go on" in why["fix"]
+        assert all(name in f"{why['sentence']} {why['explanation']}" for name in ("far", "sim"))
+    await see(kueue, "far", queue=True, door=False)
+    assert "LocalQueue main of far is let go on" in (await kueue.ask("GET", path))["fix"]
+    await see(kueue, "far", queue=True)
+    assert (await kueue.ask("GET", path))["fix"].startswith("Wait:")
 
 
 async def test_where_all_workers_cost_the_same_that_is_the_price(

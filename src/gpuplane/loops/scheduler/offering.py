@@ -132,10 +132,12 @@ def refuse_dispatch(
     return None if fits else reason
 
 
-def list_workers(world: World, view: ClusterView, offer: NewOffer, job: Job) -> tuple[str, ...]:
-    """Return the clusters that could run what is offered to a queue that dispatches, best first.
+def list_workers(
+    world: World, view: ClusterView, offer: NewOffer, job: Job
+) -> tuple[tuple[ClusterView, str], ...]:
+    """Return who could run what is offered to a queue that dispatches, best first.
 
-    It is empty where the queue's own cluster runs it.
+    Each is a cluster with its ClusterQueue; it is empty where the queue's own cluster runs it.
     """
     if offer.cluster_queue not in queues.dispatching_queues(view.cluster):
         return ()
@@ -146,7 +148,7 @@ def list_workers(world: World, view: ClusterView, offer: NewOffer, job: Job) -> 
     for worker in queues.dispatch_workers(view.cluster):
         there = None if worker not in known else _find_door(known[worker], tenant, name)
         if there is not None and _unfit(known[worker], there, job) is None:
-            found.append(worker)
+            found.append((known[worker], there.cluster_queue))
     return tuple(found)
 
 

@@ -114,6 +114,20 @@ def describe_mending(cluster: str, queue: str, flavors: Sequence[str]) -> str:
     )
 
 
+def describe_dead(cluster: str, kind: str, queue: str, message: str) -> str:
+    """Return that a queue of a worker admits nothing, with what its Kueue says of it."""
+    why = f": {message.rstrip('.')}" if message else ""
+    return f"{kind} {queue} of {cluster}, to which it may be dispatched, admits nothing{why}."
+
+
+def describe_waking(cluster: str, kind: str, queue: str) -> str:
+    """Return what to do about a queue of a worker that was stopped, or leads nowhere."""
+    return (
+        f"Waiting does not help before {kind} {queue} of {cluster} is let go on: look at it with "
+        f"`kubectl describe` there (spec.stopPolicy), or name another queue."
+    )
+
+
 def describe_standing(status: JobStatus, condition: Condition) -> str:
     """Return the sentence for a job whose reason says nothing of its own."""
     if condition is Condition.STOPPING:

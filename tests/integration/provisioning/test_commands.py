@@ -143,6 +143,8 @@ REFUSED = [
     (("register", "x"), 2, "either --kubeconfig FILE or --provisioned"),
     (("register", "x", "--kubeconfig", "f", "--provisioned"), 2, "either --kubeconfig"),
     (("register", "x", "--kubeconfig", "f", "--for-addons"), 2, "--provisioned"),
+    (("register", "x", "--kubeconfig", "f", "--for-multikueue"), 2, "--provisioned"),
+    (("credentials", "x", "--kubeconfig", "f", "--for-multikueue"), 2, "--provisioned"),
     (("register", "x", "--provisioned", "--context", "c"), 2, "--context is of a --kubeconfig"),
     (("join-script", "-f", EKS, "--role", "agent"), 4, "makes its nodes itself"),
 ]  # fmt: skip

@@ -49,12 +49,16 @@ def test_whoever_does_not_agree_refuses(monkeypatch: pytest.MonkeyPatch, answer:
 
 
 def test_an_answer_or_the_option_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal("y\nlab\n"))
+    typed = Terminal("y\nlab\n")
+    monkeypatch.setattr(sys, "stdin", typed)
     confirm("Do it?", yes=False)
     confirm_by_name("Type it", "lab", yes=False)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert typed.read() == "", "both answers were asked for"
+    unread = Terminal("n\n")
+    monkeypatch.setattr(sys, "stdin", unread)
     confirm("Do it?", yes=True)
     confirm_by_name("Type it", "lab", yes=True)
+    assert unread.read() == "n\n"
 
 
 def test_standard_input_that_is_closed_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,6 +287,6 @@ def _lost(attempt: Attempt, now: int) -> Iterator[ReplicaObservation]:
             rank=replica.rank,
             phase=Phase.LOST,
             ended_at=now,
-            reason=str(Word.SUPERVISOR_LOST),
-            message="The backend keeps nothing of it any more.",
+            reason=str(Word.END_NOT_SEEN),
+            message="Its cluster keeps nothing of it any more, so how it ended is not known.",
         )

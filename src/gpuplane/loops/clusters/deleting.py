@@ -95,7 +95,7 @@ async def _lose(tools: ClusterTools, attempts: tuple[Attempt, ...], now: int) ->
             rank=replica.rank,
             phase=Phase.LOST,
             ended_at=now,
-            reason=str(Word.SUPERVISOR_LOST),
+            reason=str(Word.END_NOT_SEEN),
             message="Its cluster was deleted by force and did not say how it ended.",
         )
         for attempt in attempts

@@ -33,6 +33,7 @@ from gpuplane.domains.clusters.service.credentials import (
     revoke_key,
     rewrap_credentials,
 )
+from gpuplane.domains.clusters.service.looks import LookTimes
 from gpuplane.domains.clusters.service.operating import (
     announce_maintenance,
     begin_due_maintenance,
@@ -115,6 +116,7 @@ __all__ = [
     "Credential",
     "HealthCheck",
     "HealthKind",
+    "LookTimes",
     "MaintenanceWindow",
     "Platform",
     "PreemptionPolicy",

@@ -4,7 +4,12 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready, waiting_of
+from gpuplane.domains.jobs.rules.scaling import (
+    count_missing,
+    count_ready,
+    list_ranks,
+    waiting_of,
+)
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -166,6 +171,7 @@ from gpuplane.domains.jobs.service.outputs import (
     get_output,
     get_output_to_exec,
     has_workspace,
+    last_written,
     next_attempt,
     store_workspace,
 )
@@ -304,6 +310,7 @@ __all__ = [
     "choose_project",
     "clear_reserved",
     "cluster_of",
+    "count_missing",
     "count_offers",
     "count_queue_users",
     "count_ready",
@@ -339,6 +346,7 @@ __all__ = [
     "has_void_offers",
     "has_workspace",
     "is_waiting",
+    "last_written",
     "learn",
     "list_attempts",
     "list_checkpoints",
@@ -356,6 +364,7 @@ __all__ = [
     "list_offers_to_take",
     "list_open",
     "list_queued_versions",
+    "list_ranks",
     "list_recent_preemptions",
     "list_running_on",
     "list_to_ensure",

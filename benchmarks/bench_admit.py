@@ -29,8 +29,8 @@ from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Submission, SubmitLimits
 from gpuplane.entry.checking import find_faults
 from gpuplane.entry.control import ControlPlane, build
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.ids import new_id
 
 BATCH = 500

@@ -72,7 +72,7 @@ class Rig:
 
     @property
     def manager(self) -> Cluster:
-        return self.clusters["manager"]
+        return self.clusters[MANAGER]
 
     def start(self, binaries: Binaries, announce: Callable[[str], None]) -> None:
         """Start everything and wait until all nodes are there.
@@ -80,7 +80,7 @@ class Rig:
         Raises:
             RigFailed: If a part does not come up; what was started is stopped.
         """
-        names = ["manager", *(f"worker-{number + 1}" for number in range(self.plan.workers))]
+        names = [MANAGER, *(f"worker-{number + 1}" for number in range(self.plan.workers))]
         try:
             for name in names:
                 cluster = Cluster(
@@ -165,7 +165,7 @@ def clean_folder(folder: Path, keep: Collection[str] = ()) -> None:
         raise RigFailed(f"a rig runs in {folder} already: `rig status`, `rig down`")
     if not folder.exists():
         return
-    ours = {STATE, f"{STATE}.new", "manager", "keeper.log", "keeper.pid", "lock"}
+    ours = {STATE, f"{STATE}.new", MANAGER, "keeper.log", "keeper.pid", "lock"}
     for path in folder.iterdir():
         known = path.name in ours or path.name.startswith(("worker-", "kubeconfig"))
         if not known:

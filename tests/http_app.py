@@ -32,6 +32,7 @@ from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.nodes.endpoints import DeviceUse
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.secrets.endpoints import router as secrets_router
+from gpuplane.entry.checking import find_faults
 from gpuplane.kit.access import Permission, Principal, Role
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.feeds import Feed
@@ -94,6 +95,11 @@ class Server:
     def http(self) -> httpx2.AsyncClient:
         """The client of the platform's admin."""
         return self.client(self.admin_token)
+
+    async def faults(self) -> list[str]:
+        """Return every broken promise that `db check` would tell."""
+        now = self.clock.now_ms()
+        return await self.database.read(lambda s: find_faults(s, now))
 
     async def make_tenant(self, name: str) -> tuple[TenantId, ProjectId]:
         """Make a tenant; return it with its default project."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from gpuplane.api.authentication import Authenticator
 from gpuplane.domains.identity import service as identity
 from gpuplane.entry.control import build
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.firststart import ensure_first_start
 from gpuplane.entry.home import Home
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from tests.http_app import Server, SteppingClock
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuplane.entry.settings import describe_settings
+from gpuplane.entry.environment import describe_settings
 
 INTRO = (
     "Every setting of the control plane is an environment variable; `gpuplane up` takes the first "

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplane.backends.capabilities import ObservesChanges
 from gpuplane.backends.interface import (
     Backend,
     BackendError,
-    ObservesChanges,
     Phase,
     ReplicaObservation,
     StaleEpoch,

@@ -6,15 +6,8 @@ import asyncio
 
 import pytest
 
-from gpuplane.backends.interface import (
-    AttemptRef,
-    Backend,
-    BackendError,
-    LogChunk,
-    Phase,
-    ReadsLogs,
-    Stream,
-)
+from gpuplane.backends.capabilities import ReadsLogs
+from gpuplane.backends.interface import AttemptRef, Backend, BackendError, LogChunk, Phase, Stream
 from gpuplane.core.reasons import Word
 from tests.contract.builders import a_plan, a_ref
 from tests.contract.factories import BackendFactory, until_over, until_phase

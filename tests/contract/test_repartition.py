@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.backends.interface import (
-    Backend,
-    BackendError,
-    GpuObservation,
-    MigOrder,
-    Observation,
-    Repartitions,
-)
+from gpuplane.backends.capabilities import Repartitions
+from gpuplane.backends.interface import Backend, BackendError, GpuObservation, MigOrder, Observation
 from tests.contract.factories import BackendFactory, until
 
 CANNOT = {"kubernetes", "local"}

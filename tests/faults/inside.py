@@ -12,8 +12,8 @@ import httpx2
 
 from gpuplane.entry.checking import find_faults
 from gpuplane.entry.control import ControlPlane, build
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.clock import Clock
 from tests.waiting import wait_until_async
 

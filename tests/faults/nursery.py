@@ -34,7 +34,7 @@ def _serve(environment: dict[str, str], printed: str) -> None:
     faulthandler.register(signal.SIGUSR1)  # a plane that hangs can be asked where
     os.environ.clear()
     os.environ.update(environment)
+    from gpuplane.entry.environment import load_settings
     from gpuplane.entry.server import serve
-    from gpuplane.entry.settings import load_settings
 
     raise SystemExit(serve(load_settings(os.environ)))

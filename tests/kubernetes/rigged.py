@@ -24,7 +24,7 @@ import yaml
 from gpuplane.kube.connections import Connection, read_kubeconfig
 from rig.api import Access, Api
 from rig.binaries import Binaries, BinariesUnavailable, find_binaries
-from rig.nodes import build_node
+from rig.nodes import MANAGER, build_node
 from rig.rigs import FOLDER_PREFIX, find_rig
 from tests.waiting import wait_until
 
@@ -44,7 +44,7 @@ class RunningCluster:
 
     kubeconfig: Path
     binaries: Binaries
-    name: str = "manager"
+    name: str = MANAGER
 
     def connection(self) -> Connection:
         """Return how the product reaches the cluster, as an administrator."""
@@ -124,7 +124,7 @@ NODES = ("--process-nodes", "h100=2,cpu=2")
 @pytest.fixture(scope="session")
 def rig(rig_binaries: Binaries) -> RunningCluster:
     """A running cluster with KWOK, process nodes and Kueue, shared by all tests of the run."""
-    return _running("manager", rig_binaries)
+    return _running(MANAGER, rig_binaries)
 
 
 @pytest.fixture(scope="session")
@@ -177,4 +177,4 @@ def _running(cluster: str, binaries: Binaries) -> RunningCluster:
     state = find_rig(folder)
     if state is None:
         pytest.fail(f"the rig does not start: {done.stderr}")
-    return RunningCluster(Path(state["kubeconfigs"]["manager"]), binaries, cluster)
+    return RunningCluster(Path(state["kubeconfigs"][MANAGER]), binaries, cluster)

@@ -4,13 +4,13 @@ Owns how a change of a cluster queue is put together and what is told until its 
 """
 
 import copy
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
 
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import note, paint
@@ -153,16 +153,7 @@ def confirm_differences(differences: Sequence[tuple[str, str, str]], *, yes: boo
     """
     for name, old, new in differences:
         click.echo(f"    {name}: {paint(old, 'red')} → {paint(new, 'green')}", err=True)
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CliError(
-            "Nobody can be asked here, so nothing was changed.",
-            fix="Look at the difference above and add --yes.",
-            code=Exit.REFUSED,
-        )
-    if not click.confirm("Change it?", err=True):
-        raise CliError("Nothing was changed.", code=Exit.REFUSED)
+    confirm("Change it?", yes=yes)
 
 
 def settle(client: Client, path: str, found: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import IO, Any
 from gpuplane.cli.client import Client
 from gpuplane.cli.errors import ApiError, CliError, Exit, Unreachable
 from gpuplane.cli.lookups import OVER
-from gpuplane.cli.words import when
+from gpuplane.cli.words import first_line, when
 
 EVENT_STREAM = "text/event-stream"
 SILENCE_S = 3_600.0
@@ -254,7 +254,7 @@ def state_line(job: dict[str, Any]) -> str:
     if job["status"] in ("pending", "queued", "preempted") or job["condition"]:
         parts = [f"{status}: {job['reason']}" if job["reason"] else status]
         if job["status_message"]:
-            parts.append(f"— {job['status_message']}")
+            parts.append(f"— {first_line(job['status_message'])}")
         if job.get("estimated_start") and job["status"] == "queued":
             parts.append(f"(starts {when(job['estimated_start'])} by estimate)")
         return " ".join(parts)
@@ -280,7 +280,7 @@ def end_line(job: dict[str, Any]) -> str:
     if job["status"] == "completed":
         return ""
     code = f", exit code {job['exit_code']}" if job.get("exit_code") is not None else ""
-    why = job["status_message"] or job["reason"]
+    why = first_line(job["status_message"]) or job["reason"]
     return f"{job['name']} {job['status']}{code}" + (f": {why}" if why else "")
 
 

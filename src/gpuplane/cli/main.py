@@ -40,6 +40,9 @@ def main(extra: Mapping[str, Entry] | None = None, arguments: Sequence[str] | No
         extra: Commands of other parts by name.
         arguments: What was written after `gpuplane`; the process's own unless told.
     """
+    if sys.stdin is None:
+        # Closed by whoever started us (`<&-`): what reads it finds nothing, nobody can be asked.
+        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - for as long as the process lives
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["--help"], ["-h"]) and COMPLETE not in os.environ:
         _print_help(help_text(commands_with(extra or {})), to_error=not words)

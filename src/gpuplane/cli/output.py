@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuplane.cli.words import first_line
+
 F = TypeVar("F", bound=Callable[..., Any])
 GAP = 2
 """Blanks between two columns."""
@@ -142,7 +144,7 @@ def show_rows(
     for row in found:
         cells = []
         for column in shown:
-            text = _cell(column.value(row))
+            text = first_line(_cell(column.value(row)))
             cells.append(Text(text, style=STATUS_STYLES.get(text, "") if column.status else ""))
         table.add_row(*cells)
     _print(table)
@@ -152,7 +154,9 @@ def fitting(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: in
     """Return the columns that fit a line, without spare ones from the last on as far as needed."""
     shown = list(columns)
     widths = {
-        each.title: max([len(each.title), *(len(_cell(each.value(row))) for row in rows)])
+        each.title: max(
+            [len(each.title), *(len(first_line(_cell(each.value(row)))) for row in rows)]
+        )
         for each in shown
     }
     for spare in [each for each in reversed(shown) if each.spare]:

@@ -1,7 +1,8 @@
 """The plan of a job in a few lines: where, when, what it costs, what would be cheaper. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from gpuplane.cli.words import money_text, when
@@ -17,6 +18,9 @@ def plan_lines(estimate: Mapping[str, Any], at: datetime | None = None) -> list[
         at: The present instant.
     """
     lines = [f"plan: {_where(estimate)}, {_start(estimate, at)}, {_cost(estimate)}"]
+    workers = estimate.get("by_worker") or []
+    if len({_cost(each) for each in workers}) > 1:
+        lines += [f"      on {each['cluster']}: {_cost(each)}" for each in workers]
     if not estimate["fits_now"] and estimate["sentence"]:
         reason = f"{estimate['reason']}: " if estimate["reason"] else ""
         lines.append(f"      {reason}{estimate['sentence']}")
@@ -42,6 +46,16 @@ def _where(estimate: Mapping[str, Any]) -> str:
     return f"{cluster}{simulated} on {', '.join(nodes[:3])}{more}"
 
 
+def _range(workers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the least and the most that a job costs an hour, unknown where one has no price."""
+    hourly = [each["hourly_cost"] for each in workers]
+    currencies = {each["currency"] for each in workers}
+    if None in hourly or len(currencies) > 1:
+        return "cost unknown"
+    least, most = sorted(hourly, key=Decimal)[:: len(hourly) - 1]
+    return f"{money_text(least)} to {money_text(most, *currencies)} an hour"
+
+
 def _start(estimate: Mapping[str, Any], at: datetime | None) -> str:
     if estimate["fits_now"]:
         return "now"
@@ -53,6 +67,10 @@ def _start(estimate: Mapping[str, Any], at: datetime | None) -> str:
 
 
 def _cost(estimate: Mapping[str, Any]) -> str:
+    """Return what a job would cost; where a worker will run it, from the least to the most."""
+    workers = estimate.get("by_worker") or []
+    if len({_cost(each) for each in workers}) > 1:
+        return f"{_range(workers)}, by the worker that takes it"
     currency = estimate["currency"]
     hourly = estimate["hourly_cost"]
     rate = "" if hourly is None else f"{money_text(hourly, currency)} an hour"

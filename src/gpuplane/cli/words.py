@@ -94,6 +94,12 @@ def short_id(value: str | None) -> str:
     return "" if value is None else value[-8:]
 
 
+def first_line(text: str) -> str:
+    """Return a text as far as a table has room for it: its first line, marked where more follow."""
+    line, _, rest = text.strip().partition("\n")
+    return f"{line.rstrip()} …" if rest else line
+
+
 def gpus_text(job: Mapping[str, Any]) -> str:
     """Return what GPUs a job asks: `4x8 H100-80GB`; a service that scales, those wanted now."""
     count, wanted = job["gpu_count"], job.get("replicas_wanted")

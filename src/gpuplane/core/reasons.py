@@ -83,6 +83,7 @@ class Word(StrEnum):
     EVICTED = "Evicted"
     SUPERVISOR_LOST = "SupervisorLost"
     DELETED = "DeletedOnCluster"
+    END_NOT_SEEN = "EndNotSeen"
     GPU_FAILED = "GpuFailed"
     UNREADABLE = "SpecificationUnreadable"
     COMPLETED = "Completed"

@@ -5,7 +5,7 @@ import os
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import httpx2
@@ -25,6 +25,7 @@ from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.endpoints.registering import DEPLOYMENTS, REGISTRATIONS
+from gpuplane.domains.clusters.service import LookTimes
 from gpuplane.domains.events.service import WebhookPolicy
 from gpuplane.domains.jobs.endpoints.parts import WorkspaceFolder
 from gpuplane.domains.jobs.service import (
@@ -50,9 +51,10 @@ from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
 from gpuplane.entry import clusters as registered
 from gpuplane.entry.backends import BackendRegistry
+from gpuplane.entry.described import SettingsError
 from gpuplane.entry.home import Home
 from gpuplane.entry.pipelines import make_step_tools, words
-from gpuplane.entry.settings import Settings, SettingsError
+from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.feeds import Feed, Seats
 from gpuplane.kit.loops import LoopBody, LoopRunner
@@ -102,6 +104,8 @@ class Parts:
     """Who does the steps of runs."""
     questions: DecisionProcess
     """Answers what people ask: a long forecast must not hold the scheduler up."""
+    looks: LookTimes = field(default_factory=LookTimes)
+    """When each cluster was last looked at."""
 
 
 def owner_name() -> str:
@@ -204,7 +208,7 @@ def _cluster_loops(parts: Parts) -> list[LoopBody]:
     refresh = registered.make_refresh(parts.backends, tools)
     return [
         InventoryLoop(parts.database, parts.clock, parts.backends, told.loops.inventory_s, refresh),
-        registered.make_loop(told.clusters, tools),
+        registered.make_loop(told.clusters, tools, parts.looks),
     ]
 
 
@@ -283,6 +287,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "log_followers": Seats(settings.http.log_followers),
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
+            "look_times": parts.looks,
             "has_node": nodes.has_node,
             "device_use": DeviceUse(
                 placements.load_held, settings.clusters.hami_utilization_threshold

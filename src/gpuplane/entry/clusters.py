@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
+from gpuplane.backends.capabilities import Checkpoints
+from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.db.database import Database
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import ContactPolicy
+from gpuplane.domains.clusters.service import ContactPolicy, LookTimes
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.domains.queues.service import CONNECT_HANDLER, tenancy_handler
 from gpuplane.domains.runs.service import Handlers
@@ -123,7 +124,7 @@ def make_refresh(backends: BackendRegistry, tools: ClusterTools) -> Callable[[],
     return refresh
 
 
-def make_loop(settings: ClusterSettings, tools: ClusterTools) -> ClustersLoop:
+def make_loop(settings: ClusterSettings, tools: ClusterTools, looks: LookTimes) -> ClustersLoop:
     """Return the loop that looks at registered clusters."""
     contact = ContactPolicy(
         tries=settings.tries,
@@ -132,4 +133,4 @@ def make_loop(settings: ClusterSettings, tools: ClusterTools) -> ClustersLoop:
         breaker_window_ms=round(settings.breaker_window_s * 1000),
         breaker_open_ms=round(settings.breaker_open_s * 1000),
     )
-    return ClustersLoop(tools, LookSettings(settings.look_s, settings.call_s, contact))
+    return ClustersLoop(tools, LookSettings(settings.look_s, settings.call_s, contact), looks)

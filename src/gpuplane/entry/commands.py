@@ -4,7 +4,8 @@ import os
 
 import click
 
-from gpuplane.entry.settings import SettingsError, describe_settings, load_settings
+from gpuplane.entry.described import SettingsError
+from gpuplane.entry.environment import describe_settings, load_settings
 
 
 @click.command()

@@ -18,10 +18,12 @@ from gpuplane.db.copies import (
 from gpuplane.db.database import Database
 from gpuplane.db.schema import upgrade_schema
 from gpuplane.entry.checking import checks_at
+from gpuplane.entry.described import SettingsError
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home, HomeInUse
 from gpuplane.entry.rebuilding import rebuild_from
 from gpuplane.entry.refusals import CannotStart, database_refusals, home_refusals
-from gpuplane.entry.settings import Settings, SettingsError, load_settings
+from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import SystemClock
 from gpuplane.kit.errors import ProductError
 from gpuplane.kit.sealing import SealingKeys

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuplane.entry.role_options import (
+    FILE,
+    HOST,
+    LOG_LEVEL,
+    PORT,
+    certificate_options,
+    kubeconfig_option,
+)
+
 if TYPE_CHECKING:
     from gpuplane.extender.serving import Extender, ExtenderSettings
     from gpuplane.kube.connections import Connection
@@ -26,34 +35,21 @@ POLICIES = (
 
 
 @click.group(name="extender", invoke_without_command=True)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Cluster to serve; the KUBECONFIG variable where it is left out.",
-)
+@kubeconfig_option("Cluster to serve; the KUBECONFIG variable where it is left out.")
 @click.option("--in-cluster", is_flag=True, help="Use the Pod's own ServiceAccount.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@HOST
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=PORT,
     default=8888,
     show_default=True,
     help="Port to listen on; 0: a free one.",
 )
 @click.option("--bind", "binds", is_flag=True, help="Answer bind: GPUs in the same write.")
-@click.option(
-    "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate: HTTPS, read again when it changes.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Its private key.",
-)
+@certificate_options("Certificate: HTTPS, read again when it changes.")
 @click.option(
     "--client-ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Answer only callers with a certificate of this authority.",
 )
 @click.option(
@@ -83,13 +79,7 @@ POLICIES = (
     type=click.IntRange(1, 1024),
     help="Longest request.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
-    default="INFO",
-    show_default=True,
-    help="What is logged.",
-)
+@LOG_LEVEL
 @click.pass_context
 def extender(
     context: click.Context,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -10,39 +11,52 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuplane.entry.role_options import (
+    FILE,
+    HOST,
+    LOG_LEVEL,
+    PORT,
+    certificate_options,
+    kubeconfig_option,
+)
+
 if TYPE_CHECKING:
     from gpuplane.kube.connections import Connection
     from gpuplane.operator.models import Models
 
 DEFAULT_NAMESPACE = "gpuplane-system"
-PORT = click.IntRange(0, 65_535)
-LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False)
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_NAMESPACES = 100
+"""Each is watched by connections of its own."""
 
 
 @click.command(name="operator")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Cluster to work in; the Pod's own ServiceAccount where it is left out.",
-)
+@kubeconfig_option("Cluster to work in; the Pod's own ServiceAccount where it is left out.")
 @click.option("--namespace", help="Where the Lease lies; the Pod's own where it is left out.")
 @click.option(
     "--models",
     "models_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="YAML file with the image of each model; `*` is the default.",
 )
 @click.option("--model", "pairs", multiple=True, metavar="NAME=IMAGE", help="One model's image.")
 @click.option("--default-image", help="Image of every model that has none of its own.")
-@click.option("--watch-namespace", default="", help="Serve only this namespace; all if left out.")
+@click.option(
+    "--namespaces",
+    "served",
+    default="",
+    metavar="NAME,…",
+    help="Serve these namespaces and read no others; all where it is left out.",
+)
 @click.option(
     "--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Place only on such nodes."
 )
+@click.option("--no-mig-layouts", is_flag=True, help="Leave MIGLayouts to another operator.")
 @click.option("--queue", default="", help="Kueue LocalQueue of workloads that name none.")
 @click.option(
     "--provisioning-class", default="", help="Class of ProvisioningRequests; empty: none."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@HOST
 @click.option(
     "--metrics-port", type=PORT, default=8080, show_default=True, help="Port of /metrics."
 )
@@ -50,16 +64,7 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
     "--probe-port", type=PORT, default=8081, show_default=True, help="Port of /healthz, /readyz."
 )
 @click.option("--webhook-port", type=PORT, help="Port of the webhooks; needs a certificate.")
-@click.option(
-    "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate of the webhooks.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Its private key.",
-)
+@certificate_options("Certificate of the webhooks.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -75,16 +80,14 @@ LOG_LEVEL = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=F
     help="How long the Lease holds.",
 )
 @click.option("--single", is_flag=True, help="No election: this is the only replica.")
-@click.option(
-    "--log-level", type=LOG_LEVEL, default="INFO", show_default=True, help="What is logged."
-)
+@LOG_LEVEL
 def operator(
     kubeconfig: Path | None,
     namespace: str | None,
     models_file: Path | None,
     pairs: tuple[str, ...],
     default_image: str | None,
-    watch_namespace: str,
+    served: str,
     labels: tuple[str, ...],
     queue: str,
     provisioning_class: str,
@@ -98,6 +101,7 @@ def operator(
     lease_seconds: int,
     log_level: str,
     *,
+    no_mig_layouts: bool,
     single: bool,
 ) -> int:
     """Run one replica of the operator of GPUWorkload and MIGLayout; SIGTERM ends it."""
@@ -106,6 +110,7 @@ def operator(
 
     if webhook_port is not None and (tls_cert is None or tls_key is None):
         raise click.UsageError("webhooks are served over TLS: give --tls-cert and --tls-key")
+    namespaces = _namespaces(served)
     node_labels = _pairs("--node-label", labels)
     models = _models(models_file, pairs, default_image)
     connection = _connection(kubeconfig)
@@ -123,8 +128,9 @@ def operator(
         default_queue=queue,
         provisioning_class=provisioning_class,
         workers=workers,
-        watch_namespace=watch_namespace,
+        namespaces=namespaces,
         node_labels=node_labels,
+        serves_layouts=not no_mig_layouts,
     )
     setup_logging(log_level)
     logging.getLogger("uvicorn.error").setLevel("WARNING")
@@ -181,6 +187,19 @@ def _models(path: Path | None, pairs: tuple[str, ...], default: str | None) -> "
         return load_models(path)
     except BadModels as error:
         raise click.UsageError(str(error)) from error
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    """Return names that stand between commas, each once."""
+    found = tuple(dict.fromkeys(text.split(","))) if text else ()
+    for name in found:
+        if not NAMESPACE.fullmatch(name):
+            raise click.UsageError(f"--namespaces: {name!r} is no name of a namespace")
+    if len(found) > MAX_NAMESPACES:
+        raise click.UsageError(
+            f"--namespaces: {len(found)} are more than {MAX_NAMESPACES}; leave it out to serve all"
+        )
+    return found
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:

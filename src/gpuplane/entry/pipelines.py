@@ -18,7 +18,8 @@ from gpuplane.domains.jobs.schemas.reading import spec_of
 from gpuplane.domains.jobs.service import SubmitLimits
 from gpuplane.domains.pipelines.service import Catalogue, Channels
 from gpuplane.domains.pipelines.steps import JobAsk, StepTools
-from gpuplane.entry.settings import PipelineSettings, SettingsError
+from gpuplane.entry.described import SettingsError
+from gpuplane.entry.settings import PipelineSettings
 from gpuplane.kit.problems import refused_fields
 from gpuplane.kit.yaml_texts import PlainLoader
 

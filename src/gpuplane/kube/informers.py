@@ -17,15 +17,15 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpuplane.kit.clock import Clock, SystemClock
-from gpuplane.kube.clients import KubeClient, Selector
-from gpuplane.kube.errors import Gone, KubeError, NotThere, Unreachable, Unreadable
+from gpuplane.kube.errors import Forbidden, Gone, KubeError, NotThere, Unreachable, Unreadable
+from gpuplane.kube.indexes import Index, Key
 from gpuplane.kube.kinds import Kind
+from gpuplane.kube.readers import KubeReader, Selector
 from gpuplane.kube.watching import Mark, decode_object
 
 log = logging.getLogger("gpuplane.kube")
 
 T = TypeVar("T")
-Key = tuple[str, str]
 
 RESYNC_S = 180
 """The specification's three minutes: the watch is opened anew and everything looked at again."""
@@ -82,6 +82,7 @@ class InformerState:
         unreadable: Objects that did not have the shape and were left out.
         failures: In a row.
         last_error: Of the last failure, empty since it works again.
+        is_forbidden: Whether that was for want of the right to read.
         heard_at: When the server was heard of last, on the clock's monotonic scale.
     """
 
@@ -92,6 +93,7 @@ class InformerState:
     unreadable: int = 0
     failures: int = 0
     last_error: str = ""
+    is_forbidden: bool = False
     heard_at: float | None = None
 
 
@@ -104,7 +106,7 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        client: KubeClient,
+        client: KubeReader,
         kind: Kind,
         *,
         namespace: str | None = None,
@@ -134,16 +136,16 @@ class Informer(Generic[T]):
             clock: For pauses and ages.
         """
         self.kind = kind
+        self.namespace = namespace
         self.state = InformerState()
         self._client = client
-        self._namespace = namespace
         self._labels, self._fields = labels, fields
         self._decode, self._convert = decode, convert
         self._resync_s, self._relist_s = resync_s, relist_s
         self._max_objects = max_objects
         self._clock = clock or SystemClock()
         self._entries: dict[Key, tuple[str, T]] = {}
-        self._indexes: dict[str, _Index[T]] = {}
+        self._indexes: dict[str, Index[T]] = {}
         self._callbacks: list[Callable[[Change[T]], None]] = []
         self._generation = 0
         self._waiters: set[asyncio.Future[None]] = set()
@@ -160,7 +162,7 @@ class Informer(Generic[T]):
 
     def add_index(self, name: str, keys_of: Callable[[T], Iterable[Hashable]]) -> None:
         """Have objects found by what this function gives for each, pure, no, one or more keys."""
-        index: _Index[T] = _Index(keys_of)
+        index: Index[T] = Index(keys_of)
         for key, (_, value) in self._entries.items():
             index.put(key, value)
         self._indexes[name] = index
@@ -277,6 +279,7 @@ class Informer(Generic[T]):
             except KubeError as error:
                 self._failed(str(error))
                 self._is_away = isinstance(error, Unreachable)
+                self.state.is_forbidden = isinstance(error, Forbidden)
             except Exception as error:
                 log.exception("an informer of %s failed", self.kind)
                 self._version = None
@@ -298,7 +301,7 @@ class Informer(Generic[T]):
             await self._resync()
 
     def _failed(self, why: str) -> None:
-        self._is_away = False
+        self._is_away = self.state.is_forbidden = False
         self.state.failures += 1
         if why != self.state.last_error:  # once, not at each try
             log.warning("%s cannot be read: %s", self.kind, why)
@@ -309,6 +312,7 @@ class Informer(Generic[T]):
         has_returned = self.state.failures > 0
         self.state.failures = 0
         self.state.last_error = ""
+        self.state.is_forbidden = False
         if has_returned and self._on_return is not None:
             self._on_return()
 
@@ -327,7 +331,7 @@ class Informer(Generic[T]):
             page = await self._client.list_page(
                 self.kind,
                 msgspec.Raw,
-                self._namespace,
+                self.namespace,
                 self._labels,
                 self._fields,
                 continue_token=token,
@@ -374,7 +378,7 @@ class Informer(Generic[T]):
         events = self._client.watch_as(
             self.kind,
             self._decode,
-            self._namespace,
+            self.namespace,
             self._labels,
             self._fields,
             resource_version=version,
@@ -470,35 +474,6 @@ class Informer(Generic[T]):
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-class _Index(Generic[T]):
-    """Objects by something of theirs."""
-
-    def __init__(self, keys_of: Callable[[T], Iterable[Hashable]]) -> None:
-        self._keys_of = keys_of
-        self._found: dict[Hashable, set[Key]] = {}
-        self._of: dict[Key, tuple[Hashable, ...]] = {}
-
-    def put(self, key: Key, value: T) -> None:
-        wanted = tuple(dict.fromkeys(self._keys_of(value)))
-        if self._of.get(key, ()) == wanted:
-            return
-        self.drop(key)
-        if wanted:
-            self._of[key] = wanted
-        for one in wanted:
-            self._found.setdefault(one, set()).add(key)
-
-    def drop(self, key: Key) -> None:
-        for one in self._of.pop(key, ()):
-            held = self._found[one]
-            held.discard(key)
-            if not held:
-                del self._found[one]
-
-    def find(self, key: Hashable) -> set[Key]:
-        return self._found.get(key, set())
 
 
 def _identity(obj: Any) -> tuple[str, str, str]:

@@ -81,14 +81,19 @@ RIGHTS: tuple[Right, ...] = (
         is_required=False,
     ),
     Right(kinds.INGRESS, (*READ, *WRITE), "charts of jobs bring them", is_required=False),
-    Right(
-        kinds.CUSTOM_RESOURCE_DEFINITION, ("get", "create"), "add-ons are installed",
-        is_required=False,
-    ),
-    Right(kinds.CLUSTER_ROLE, ("create", "bind", "escalate"), "add-ons are installed",
-          is_required=False),
-    Right(kinds.DAEMON_SET, (*READ, "create"), "add-ons are installed", is_required=False),
 )  # fmt: skip
+ADDON_RIGHTS: tuple[Right, ...] = tuple(
+    Right(kind, verbs, "add-ons are installed", is_required=False)
+    for kind, verbs in (
+        (kinds.CUSTOM_RESOURCE_DEFINITION, ("get", "create")),
+        (kinds.CLUSTER_ROLE, ("create", "bind", "escalate")),
+        (kinds.CLUSTER_ROLE_BINDING, ("create",)),
+        (kinds.DAEMON_SET, ("create",)),
+    )
+)
+"""What charts of add-ons make besides. Asked for where add-ons are to be brought in, and granted to
+no account of ours, which could take every right by them: `gpuplane clusters access --for-addons`
+binds an administrator's for as long as it takes."""
 OPENSHIFT_RIGHTS: tuple[Right, ...] = (
     Right(kinds.ROUTE, (*READ, *WRITE), "services are reached from outside", is_required=False),
 )
@@ -252,13 +257,16 @@ class ClusterLook:
         return tuple(right for right in self.missing if right.is_required)
 
 
-async def look_at(client: KubeClient, server: str, *, is_worker: bool = False) -> ClusterLook:
+async def look_at(
+    client: KubeClient, server: str, *, is_worker: bool = False, brings_addons: bool = False
+) -> ClusterLook:
     """Return what a cluster is and what the credentials may not do there.
 
     Args:
         client: The cluster.
         server: Its address.
         is_worker: Whether managers of MultiKueue are to dispatch to it.
+        brings_addons: Whether add-ons are to be brought in.
 
     Raises:
         KubeError: If it does not answer or does not know the credentials.
@@ -269,6 +277,8 @@ async def look_at(client: KubeClient, server: str, *, is_worker: bool = False) -
     wanted = (*RIGHTS, *KUEUE_RIGHTS) if kueue is not None else RIGHTS
     if await client.served(kinds.ROUTE.group) is not None:
         wanted = (*wanted, *OPENSHIFT_RIGHTS)
+    if brings_addons:
+        wanted = (*wanted, *ADDON_RIGHTS)
     if is_worker and kueue is not None and not await _has_managers_account(client):
         wanted = (*wanted, *WORKER_RIGHTS)
     distribution = "openshift" if is_openshift else distribution_of(version.text, server)

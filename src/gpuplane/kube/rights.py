@@ -30,6 +30,11 @@ class Right:
     option: str = ""
 
     @property
+    def is_narrowed(self) -> bool:
+        """Return whether a role that serves given namespaces needs it in those alone."""
+        return self.kind.namespaced and not self.is_own
+
+    @property
     def resource(self) -> str:
         """Return the resource as RBAC writes it."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural

@@ -5,12 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from uuid import UUID
 
-from gpuplane.backends.interface import (
-    Backend,
-    BackendError,
-    NodeObservation,
-    ReachesKubernetes,
-)
+from gpuplane.backends.capabilities import ReachesKubernetes
+from gpuplane.backends.interface import Backend, BackendError, NodeObservation
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import WriteSession

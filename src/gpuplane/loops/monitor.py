@@ -10,7 +10,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from gpuplane.backends.interface import AttemptRef, BackendError, Checkpoints
+from gpuplane.backends.capabilities import Checkpoints
+from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.core.ids import JobId
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession, WriteSession

@@ -8,14 +8,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from gpuplane.backends.interface import (
-    AttemptRef,
-    Backend,
-    ObservesChanges,
-    Phase,
-    ReplicaObservation,
-    Unavailable,
-)
+from gpuplane.backends.capabilities import ObservesChanges
+from gpuplane.backends.interface import AttemptRef, Backend, Phase, ReplicaObservation, Unavailable
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
@@ -293,6 +287,6 @@ def _lost(attempt: Attempt, now: int) -> Iterator[ReplicaObservation]:
             rank=replica.rank,
             phase=Phase.LOST,
             ended_at=now,
-            reason=str(Word.SUPERVISOR_LOST),
-            message="The backend keeps nothing of it any more.",
+            reason=str(Word.END_NOT_SEEN),
+            message="Its cluster keeps nothing of it any more, so how it ended is not known.",
         )

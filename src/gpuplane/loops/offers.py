@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gpuplane.backends.capabilities import Dispatches
 from gpuplane.backends.interface import (
     NOT_ADMITTING,
     NOT_DISPATCHING,
@@ -16,7 +17,6 @@ from gpuplane.backends.interface import (
     AttemptRef,
     Backend,
     BackendError,
-    Dispatches,
     StaleEpoch,
     Tombstoned,
     Unavailable,

@@ -52,7 +52,7 @@ from gpuplane.loops.scheduler.loading import (
     find_no_cluster_reason,
     prepare,
 )
-from gpuplane.loops.scheduler.offering import admits_itself, choose
+from gpuplane.loops.scheduler.offering import admits_itself, choose, list_workers
 from gpuplane.loops.scheduler.state import SchedulerState
 
 A = TypeVar("A")
@@ -175,7 +175,7 @@ class WorldPlanner:
             return Outlook(None, None, simulated=False, starts_now=False, reason=reason)
         choice = choose(world, views, job, now)
         if choice.offer is not None:
-            return _offered(views, choice.offer, job)
+            return _offered(world, views, choice.offer, job)
         if choice.waiting is not None:
             found, reason = views[0].cluster, choice.waiting.reason
             empty = Outlook(found.id, found.name, simulated=found.simulated, starts_now=False)
@@ -271,14 +271,19 @@ class WorldPlanner:
         return replace(self._policy, preemption=limits)
 
 
-def _offered(views: Sequence[ClusterView], offer: NewOffer, job: Job) -> Outlook:
+def _offered(world: World, views: Sequence[ClusterView], offer: NewOffer, job: Job) -> Outlook:
     """Return what is known of a job that a Kueue decides on: who decides, and never when."""
     view = next(each for each in views if each.cluster.id == offer.cluster_id)
     name, queue = view.cluster.name, offer.cluster_queue
+    workers = list_workers(world, view, offer, job)
+    names = tuple(each.cluster.name for each, _ in workers)
+    where = "" if not names else f": it dispatches it to {' or '.join(names)}"
     sentence = (
-        f"Kueue on {name} decides when it starts and where, so no start is estimated. "
+        f"Kueue on {name} decides when it starts and where{where}, so no start is estimated. "
         f"{describe_line(view, queue)}"
     )
+    for worker, there in workers:
+        sentence += f" On {worker.cluster.name}: {describe_line(worker, there)}"
     models = fitting_models(view, job.spec.resources)
     is_short = is_short_of_quota(view, queue, job, models)
     if is_short:
@@ -290,6 +295,7 @@ def _offered(views: Sequence[ClusterView], offer: NewOffer, job: Job) -> Outlook
         starts_now=False,
         reason=Reason(Word.OFFERED, sentence),
         is_over_quota=is_short,
+        workers=names,
     )
 
 

@@ -8,11 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from gpuplane.backends.capabilities import Dispatches
 from gpuplane.backends.interface import (
     AttemptRef,
     Backend,
     BackendError,
-    Dispatches,
     Phase,
     ReplicaObservation,
     Unavailable,

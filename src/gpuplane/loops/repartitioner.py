@@ -7,7 +7,8 @@ done outside any transaction and is idempotent, so a crash between the two only 
 import logging
 from functools import partial
 
-from gpuplane.backends.interface import Backend, BackendError, MigOrder, Repartitions
+from gpuplane.backends.capabilities import Repartitions
+from gpuplane.backends.interface import Backend, BackendError, MigOrder
 from gpuplane.db.database import Database
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs

@@ -8,14 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from gpuplane.backends.interface import (
-    Backend,
-    BackendError,
-    Scales,
-    StaleEpoch,
-    Tombstoned,
-    Unavailable,
-)
+from gpuplane.backends.capabilities import Scales
+from gpuplane.backends.interface import Backend, BackendError, StaleEpoch, Tombstoned, Unavailable
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs

@@ -7,8 +7,8 @@ an earlier one promised is known.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
@@ -46,9 +46,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 SYNC_S = 120.0
+GRANTED_S = 10.0
+"""Rights that are made together with the operator are there by then."""
+LOOK_S = 0.5
 LATER_S = 0.2
 """A look whose write was stale is taken again when the informer has caught up."""
 ERROR_FIRST_S, ERROR_LAST_S = 0.5, 60.0
+
+
+class _Where(TypedDict):
+    """What informers of one namespace have in common."""
+
+    namespace: str | None
+    clock: Clock
 
 
 class Leader:
@@ -65,16 +75,19 @@ class Leader:
         default_queue: str = "",
         provisioning_class: str = "",
         workers: int = 8,
-        watch_namespace: str = "",
+        namespaces: Sequence[str] = (),
         node_labels: Mapping[str, str] | None = None,
+        serves_layouts: bool = True,
     ) -> None:
         """Prepare the work; `start` begins it.
 
         Args:
             may_act: Whether this replica leads still, asked before each look.
             workers: Looks at once; each waits for the API server most of its time.
-            watch_namespace: Whose GPUWorkloads are served; all where it is empty.
+            namespaces: Whose GPUWorkloads are served, and nothing is read of others; all where
+                empty.
             node_labels: Nodes that work is placed on carry these.
+            serves_layouts: Whether MIGLayouts are served.
         """
         self._client, self._models, self._meters, self._clock = client, models, meters, clock
         self._may_act = may_act
@@ -82,8 +95,9 @@ class Leader:
         self._provisioning_class = provisioning_class
         self._provisioner = Provisioner(client, provisioning_class)
         self._workers = workers
-        self._namespace = watch_namespace or None
+        self._namespaces = tuple(namespaces)
         self._node_labels = node_labels or None
+        self._serves_layouts = serves_layouts
         self._work: Worklist[Key] = Worklist(clock)
         self._layout_work: Worklist[str] = Worklist(clock)
         self.world = World(self._work.add, self._work.add_first)
@@ -105,12 +119,15 @@ class Leader:
         return sum(informer.state.lists for informer in self._informers)
 
     async def start(self) -> bool:
-        """Read everything and begin; False where the cluster did not show everything in time."""
+        """Read everything and begin; False where the cluster did not show everything in time.
+
+        A namespace that may not be read, or is gone, holds none of the others up.
+        """
         for informer in self._informers:
             informer.start()
-        deadline = self._clock.monotonic() + SYNC_S
+        began = self._clock.monotonic()
         for informer in self._informers:
-            if not await informer.wait_synced(max(0.1, deadline - self._clock.monotonic())):
+            if not await self._is_read(informer, began):
                 log.warning("%s cannot be read: %s", informer.kind, informer.state.last_error)
                 return False
         try:
@@ -139,6 +156,22 @@ class Leader:
         jobs += [self._run(self._work, reconciler.look) for _ in range(self._workers)]
         jobs.append(self._run(self._layout_work, look_at_layout))
         self._tasks = [asyncio.create_task(job) for job in jobs]
+        return True
+
+    async def _is_read(self, informer: Informer[Any], began: float) -> bool:
+        """Return whether a kind is read, or belongs to a namespace that is out of our reach."""
+        while not await informer.wait_synced(LOOK_S):
+            waited_s = self._clock.monotonic() - began
+            is_one_of_many = informer.namespace is not None and informer.state.is_forbidden
+            if is_one_of_many and waited_s >= GRANTED_S:
+                log.warning(
+                    "%s of namespace %s are served once they may be read",
+                    informer.kind,
+                    informer.namespace,
+                )
+                return True
+            if waited_s >= SYNC_S:
+                return False
         return True
 
     async def stop(self) -> None:
@@ -188,43 +221,32 @@ class Leader:
     # What informers tell
 
     def _make_informers(self) -> list[Informer[Any]]:
-        ours = {CONTROLLER_LABEL: CONTROLLER}
-        world = self.world
-        within = self._namespace
-        nodes = Informer(
-            self._client, NODE, labels=self._node_labels, convert=read_node, clock=self._clock
-        )
+        client, clock = self._client, self._clock
+        nodes = Informer(client, NODE, labels=self._node_labels, convert=read_node, clock=clock)
         nodes.on_change(self._node_changed)
-        pods = Informer(self._client, POD, convert=read_pod_of_interest, clock=self._clock)
-        pods.on_change(self._pod_changed)
-        jobs = Informer(
-            self._client,
-            JOB,
-            namespace=within,
-            labels=ours,
-            convert=read_job,
-            clock=self._clock,
-        )
+        found: list[Informer[Any]] = [nodes]
+        if self._serves_layouts:
+            layouts = Informer(client, MIG_LAYOUT, convert=read_group, clock=clock)
+            layouts.on_change(self._layout_changed)
+            found.append(layouts)
+        for namespace in self._namespaces or (None,):
+            found += self._informers_of(namespace)
+        return found
+
+    def _informers_of(self, namespace: str | None) -> list[Informer[Any]]:
+        """Return the informers of what lies in a namespace, or in all of them."""
+        client, world = self._client, self.world
+        where: _Where = {"namespace": namespace, "clock": self._clock}
+        ours = {CONTROLLER_LABEL: CONTROLLER}
+        jobs = Informer(client, JOB, labels=ours, convert=read_job, **where)
         jobs.on_change(_tell(world.set_job, world.remove_job))
-        workloads = Informer(
-            self._client,
-            GPU_WORKLOAD,
-            namespace=within,
-            convert=read_workload,
-            clock=self._clock,
-        )
+        pods = Informer(client, POD, convert=read_pod_of_interest, **where)
+        pods.on_change(self._pod_changed)
+        workloads = Informer(client, GPU_WORKLOAD, convert=read_workload, **where)
         workloads.on_change(_tell(world.set_workload, world.remove_workload))
-        layouts = Informer(self._client, MIG_LAYOUT, convert=read_group, clock=self._clock)
-        layouts.on_change(self._layout_changed)
-        found: list[Informer[Any]] = [nodes, jobs, pods, workloads, layouts]
+        found: list[Informer[Any]] = [jobs, pods, workloads]
         if self._provisioning_class:
-            requests = Informer(
-                self._client,
-                PROVISIONING_REQUEST,
-                namespace=within,
-                convert=read_request,
-                clock=self._clock,
-            )
+            requests = Informer(client, PROVISIONING_REQUEST, convert=read_request, **where)
             requests.on_change(self._request_changed)
             found.append(requests)
         return found

@@ -18,7 +18,8 @@ POD_TEMPLATE = Kind("", "v1", "podtemplates", "PodTemplate")
 READS = ("list", "watch")
 
 RIGHTS: tuple[Right, ...] = (
-    Right(NODE, (*READS, "patch")),
+    Right(NODE, READS),
+    Right(NODE, ("patch",), option="migLayouts"),
     Right(POD, READS),
     Right(EVENT, ("create",)),
     Right(JOB, ("get", *READS, "create", "delete")),
@@ -26,8 +27,8 @@ RIGHTS: tuple[Right, ...] = (
     Right(GPU_WORKLOAD, ("patch",), "status"),
     # Asked for by the admission plug-in OwnerReferencesPermissionEnforcement, not by a call.
     Right(GPU_WORKLOAD, ("update",), "finalizers"),
-    Right(MIG_LAYOUT, READS),
-    Right(MIG_LAYOUT, ("patch",), "status"),
+    Right(MIG_LAYOUT, READS, option="migLayouts"),
+    Right(MIG_LAYOUT, ("patch",), "status", option="migLayouts"),
     Right(LEASE, ("create",), is_own=True),
     Right(LEASE, ("get", "update"), is_own=True, names=(LEASE_NAME,)),
     Right(PROVISIONING_REQUEST, (*READS, "create"), option="provisioningClass"),

@@ -45,8 +45,9 @@ class OperatorSettings:
         metrics_port: 0 takes a free one; so with the others.
         webhook_port: None serves no webhooks.
         certificate: Of the webhooks, PEM with its chain.
-        watch_namespace: Whose GPUWorkloads are served; all where it is empty.
+        namespaces: Whose GPUWorkloads are served, and nothing is read of others; all where empty.
         node_labels: Nodes that work is placed on carry these.
+        serves_layouts: Whether MIGLayouts are served, which belong to the whole cluster.
     """
 
     namespace: str
@@ -63,8 +64,9 @@ class OperatorSettings:
     default_queue: str = ""
     provisioning_class: str = ""
     workers: int = 8
-    watch_namespace: str = ""
+    namespaces: tuple[str, ...] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    serves_layouts: bool = True
 
 
 class Operator:
@@ -135,8 +137,9 @@ class Operator:
             default_queue=self._settings.default_queue,
             provisioning_class=self._settings.provisioning_class,
             workers=self._settings.workers,
-            watch_namespace=self._settings.watch_namespace,
+            namespaces=self._settings.namespaces,
             node_labels=self._settings.node_labels,
+            serves_layouts=self._settings.serves_layouts,
         )
         self.leader = leader
         started = asyncio.create_task(leader.start())

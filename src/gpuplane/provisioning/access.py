@@ -10,9 +10,9 @@ import asyncio
 import base64
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 from gpuplane.kube import kinds
+from gpuplane.kube.accounts import Object, account_objects, role_binding
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import Connection
 from gpuplane.kube.errors import NotThere
@@ -30,48 +30,20 @@ TOKEN_S = 30.0
 """Controllers of a cluster fill the Secret of a token within a second."""
 LOOK_S = 0.2
 _LABELS = {"app.kubernetes.io/managed-by": "gpuplane"}
-_RBAC = "rbac.authorization.k8s.io"
-Object = dict[str, Any]
 
 
 def access_objects() -> tuple[Object, ...]:
     """Return the account, its rights and its token, in the order in which they are made."""
-    rules = [
-        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-        for rule in list_access_rules()
-    ]
+    rules = [(rule.group, rule.resource, rule.verbs) for rule in list_access_rules()]
     return (
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": ACCOUNT, "namespace": NAMESPACE, "labels": _LABELS},
-            "automountServiceAccountToken": False,
-        },
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": ACCOUNT, "labels": _LABELS},
-            "rules": rules,
-        },
-        _binding(ACCOUNT, ACCOUNT),
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/service-account-token",
-            "metadata": {
-                "name": TOKEN_SECRET,
-                "namespace": NAMESPACE,
-                "labels": _LABELS,
-                "annotations": {"kubernetes.io/service-account.name": ACCOUNT},
-            },
-        },
+        *account_objects(NAMESPACE, ACCOUNT, TOKEN_SECRET, rules, _LABELS),
     )
 
 
 def addons_binding() -> Object:
     """Return what lets the account install add-ons: their charts make objects of every kind."""
-    return _binding(ADDONS_BINDING, "cluster-admin")
+    return role_binding(ADDONS_BINDING, "cluster-admin", NAMESPACE, ACCOUNT, _LABELS)
 
 
 async def ensure_access(admin: Connection) -> Connection:
@@ -142,13 +114,3 @@ def _by_token(admin: Connection, token: str) -> Connection:
     return replace(
         admin, token=token, token_file=None, certificate_pem=None, key_pem=None, expires_at=None
     )
-
-
-def _binding(name: str, role: str) -> Object:
-    return {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name, "labels": _LABELS},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
-    }

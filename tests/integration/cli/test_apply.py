@@ -90,7 +90,7 @@ def test_other_content_replaces_the_unfinished_job_and_shows_what_differs(
 def test_without_a_terminal_nothing_happens_unless_told(cli: CommandLine, tmp_path: Path) -> None:
     file = manifest(tmp_path, JOB.format(name="unasked", gpus=1, priority="normal"))
     done = cli("apply", "-f", file)
-    assert done.code == 4
+    assert done.code == 2
     assert "+ Job unasked: create" in done.out
     assert "--yes" in done.err
     assert jobs_named(cli, "unasked") == []

@@ -21,6 +21,7 @@ READS = [
     ["timeline", "demo"],
     ["timeline", "demo", "--by", "gpu"], ["timeline", "--cluster", "demo"],
     ["quotas", "ls", "--cluster", "demo"], ["quotas", "usage", "--cluster", "demo"],
+    ["quotas", "usage", "--cluster", "demo", "--by", "tenant"],
     ["queues", "ls", "--cluster", "demo"], ["cohorts", "ls", "--cluster", "demo"],
     ["tenants", "ls"], ["tenants", "members", "default"], ["projects", "ls"],
     ["projects", "show", "default/default"], ["users", "ls"], ["users", "whoami"],

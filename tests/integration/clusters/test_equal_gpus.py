@@ -1,9 +1,9 @@
-"""Clusters whose nodes tell of the same GPUs: each GPU is of one of them, and its time tiles."""
+"""Clusters and nodes that tell of the same GPUs: each is of one of them, and its time tiles."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import PlacementOrder, ReplicaOrder
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.usage import service as usage
+from gpuplane.entry.checking import checks_at
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import PageRequest
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.nodefacts import NodeFacts
 from gpuplane.loops.clusters.deleting import drain, forget
+from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.clusters.tools import ClusterTools
 from gpuplane.loops.inventory import store_nodes
 from tests.clocks import FakeClock
@@ -49,13 +51,19 @@ class Fleet(Shelf):
 
     async def look(self, cluster: Cluster, *gpu_ids: str) -> None:
         """Let a cluster tell that its node has these GPUs."""
-        gpus = tuple(
-            GpuObservation(GpuId(gpu_id), index, MODEL, 81_920)
-            for index, gpu_id in enumerate(gpu_ids)
-        )
-        seen = (NodeObservation("n1", ready=True, cpu_milli=64_000, memory_mib=512_000,
-                                ephemeral_mib=1_000, gpus=gpus),)  # fmt: skip
-        await self.do(store_nodes, cluster.id, seen, new_id, self.now)
+        await self.look_at(cluster, {"n1": gpu_ids})
+
+    async def look_at(self, cluster: Cluster, told: Mapping[str, Sequence[str]]) -> bool:
+        """Let a cluster tell of the GPUs of its nodes; return whether all of them were taken."""
+        seen = tuple(
+            NodeObservation(name, ready=True, cpu_milli=64_000, memory_mib=512_000,
+                            ephemeral_mib=1_000,
+                            gpus=tuple(GpuObservation(GpuId(gpu_id), index, MODEL, 81_920)
+                                       for index, gpu_id in enumerate(gpu_ids)))
+            for name, gpu_ids in told.items()
+        )  # fmt: skip
+        took_all: bool = await self.do(store_nodes, cluster.id, seen, new_id, self.now)
+        return took_all
 
     async def pass_(self, minutes: int = 1) -> None:
         """Let time pass; what the ledger promises must hold."""
@@ -66,15 +74,15 @@ class Fleet(Shelf):
     async def faults(self) -> list[str]:
         return await self.database.read(lambda s: [*placements.check(s), *usage.check(s, self.now)])
 
-    async def message(self, cluster: Cluster) -> str:
-        """Return what the node of a cluster says of itself."""
-        node = await self.database.read(lambda s: nodes.get_node(s, cluster.id, "n1"))
+    async def message(self, cluster: Cluster, name: str = "n1") -> str:
+        """Return what a node of a cluster says of itself."""
+        node = await self.database.read(lambda s: nodes.get_node(s, cluster.id, name))
         return node.message
 
-    async def told(self, kind: str) -> list[tuple[ClusterId | None, str]]:
+    async def told(self, kind: str, name: str = "n1") -> list[tuple[ClusterId | None, str]]:
         """Return the cluster and the sentence of each event of a kind, the oldest first."""
         page = await self.database.read(
-            lambda s: events.list_events_of(s, "node", "n1", PageRequest(1000))
+            lambda s: events.list_events_of(s, "node", name, PageRequest(1000))
         )
         return [(each.cluster_id, each.message) for each in page.items if each.kind == kind]
 
@@ -82,6 +90,11 @@ class Fleet(Shelf):
         """Return the GPUs that a cluster has now."""
         found = await self.database.read(lambda s: nodes.list_nodes(s, cluster.id))
         return {str(gpu.gpu_id) for node in found for gpu in node.gpus if gpu.present}
+
+    async def by_node(self, cluster: Cluster) -> dict[str, set[str]]:
+        """Return the GPUs that each node of a cluster has now."""
+        found = await self.database.read(lambda s: nodes.list_nodes(s, cluster.id))
+        return {n.name: {str(gpu.gpu_id) for gpu in n.gpus if gpu.present} for n in found}
 
     async def minutes(self) -> dict[ClusterId, float]:
         """Return the device minutes of every cluster till now, those it was down too."""
@@ -112,13 +125,15 @@ class Fleet(Shelf):
         assert result.placed == (attempt_id,)
         return attempt_id
 
+    def tools(self) -> ClusterTools:
+        """Return what the loop of clusters works with, at this instant."""
+        keys = SealingKeys(self.folder / "keys")
+        return ClusterTools(self.database, FakeClock(self.now), keys, self.folder, no_nodes)
+
     async def remove(self, cluster: Cluster) -> None:
         """Delete a cluster by force, by the steps of its run."""
         cluster, run = await self.delete(cluster, force=True)
-        clock = FakeClock(self.now)
-        tools = ClusterTools(
-            self.database, clock, SealingKeys(self.folder / "keys"), self.folder, no_nodes
-        )
+        tools = self.tools()
         given: dict[str, Any] = {"cluster_id": str(cluster.id), "force": True, "wait_s": 0}
         for name, work in (("drain", drain), ("forget", forget)):
             call = StepCall(
@@ -158,6 +173,36 @@ async def test_the_time_of_a_deleted_clusters_gpus_ends_with_it(fleet: Fleet) ->
     await fleet.pass_(10)
     assert await fleet.minutes() == {east.id: 10}
     assert await fleet.gpus(east) == set()
+
+
+async def test_the_time_that_a_deleted_cluster_left_open_is_found_and_ended_where_it_should_have(
+    fleet: Fleet,
+) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a", "GPU-b", "GPU-c")
+    await fleet.pass_(5)
+    # As it was deleted before its devices' time was ended with it.
+    await fleet.do(store_nodes, east.id, (), new_id, fleet.now)
+    await fleet.do(clusters.remove, east.id, fleet.now)
+    await fleet.look(west, "GPU-c")
+    await fleet.pass_(10)
+    promise = "the time of a deleted cluster's devices ended with it"
+    look = checks_at(fleet.now)[promise]
+    (fault,) = await fleet.database.read(look)
+    assert "was deleted and 2 of its devices still count as down" in fault
+    assert await fleet.minutes() == {east.id: 3 * 5 + 2 * 10, west.id: 10}
+
+    for _ in range(2):
+        loop = ClustersLoop(fleet.tools())
+        await loop.run_once()
+        await loop.stop()
+        assert await fleet.database.read(look) == []
+        await fleet.pass_()
+    assert (await fleet.minutes())[east.id] == 3 * 5
+    # One that is seen again is the other's from then on; nobody had it meanwhile.
+    await fleet.look(west, "GPU-a", "GPU-c")
+    await fleet.pass_()
+    assert await fleet.gpus(west) == {"GPU-a", "GPU-c"}
 
 
 async def test_a_gpu_that_comes_back_was_the_other_clusters_meanwhile(fleet: Fleet) -> None:
@@ -235,6 +280,64 @@ async def test_a_gpu_with_work_on_it_stays_though_it_is_gone_there(fleet: Fleet)
     await fleet.pass_()
 
 
+async def test_two_nodes_of_one_cluster_that_tell_of_a_gpu_leave_it_to_the_first(
+    fleet: Fleet,
+) -> None:
+    east = await fleet.cluster_of("east")
+    # The first look tells of both: a fleet of cloned machines is registered as it is.
+    for _ in range(3):
+        told = {"n2": ["GPU-c", "GPU-a"], "n1": ["GPU-a", "GPU-b"]}
+        assert await fleet.look_at(east, told), "no look that finds the same again changes that"
+        assert await fleet.by_node(east) == {"n1": {"GPU-a", "GPU-b"}, "n2": {"GPU-c"}}
+        await fleet.pass_()
+    said = (
+        "Not taken: GPU 1 (node n1): another node has the same GPU UUIDs, "
+        "and keeps them until they are gone there."
+    )
+    assert (await fleet.message(east), await fleet.message(east, "n2")) == ("", said)
+    assert await fleet.told("gpu.elsewhere", "n2") == [(east.id, f"n2: {said}")]
+    assert await fleet.minutes() == {east.id: 9}
+    await fleet.look_at(east, {"n2": ["GPU-c", "GPU-a"], "n1": ["GPU-b"]})
+    assert await fleet.by_node(east) == {"n1": {"GPU-b"}, "n2": {"GPU-a", "GPU-c"}}
+    moved = (east.id, "GPU 1 of n2 moved here from node n1.")
+    assert await fleet.told("gpu.moved", "n2") == [moved]
+    await fleet.look_at(east, {"n1": ["GPU-a", "GPU-b"], "n2": ["GPU-c", "GPU-a"]})
+    assert (await fleet.message(east)).startswith("Not taken: GPU 0 (node n2): another node")
+    await fleet.pass_()
+    assert await fleet.minutes() == {east.id: 12}
+
+
+async def test_a_gpu_with_work_on_it_stays_with_its_node_until_the_work_is_over(
+    fleet: Fleet,
+) -> None:
+    east = await fleet.cluster_of("east")
+    await fleet.look_at(east, {"n1": ["GPU-a"], "n2": ["GPU-b"]})
+    order = await fleet.place(east, "GPU-a")
+    await fleet.pass_()
+    assert not await fleet.look_at(east, {"n1": [], "n2": ["GPU-b", "GPU-a"]})
+    assert await fleet.by_node(east) == {"n1": set(), "n2": {"GPU-b"}}
+    await fleet.pass_()
+    await fleet.do(placements.release, [order], fleet.now)
+    assert await fleet.look_at(east, {"n1": [], "n2": ["GPU-b", "GPU-a"]})
+    assert await fleet.by_node(east) == {"n1": set(), "n2": {"GPU-a", "GPU-b"}}
+    await fleet.pass_()
+    assert await fleet.minutes() == {east.id: 6}
+
+
+async def test_what_another_cluster_keeps_and_a_node_that_tells_of_a_gpu_twice_is_told_at_once(
+    fleet: Fleet,
+) -> None:
+    east, west = await fleet.cluster_of("east"), await fleet.cluster_of("west")
+    await fleet.look(east, "GPU-a")
+    assert not await fleet.look_at(west, {"n1": ["GPU-a", "GPU-b", "GPU-b"]})
+    assert await fleet.gpus(west) == {"GPU-b"}
+    assert await fleet.message(west) == (
+        "Not taken: GPU 0 (east), GPU 2 (node n1): another cluster or node has the same GPU UUIDs, "
+        "and keeps them until they are gone there."
+    )
+    await fleet.pass_()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_clusters_tell_of_equal_gpus_their_time_tiles(
     fleet: Fleet, seed: int
@@ -247,8 +350,10 @@ async def test_whatever_clusters_tell_of_equal_gpus_their_time_tiles(
             gone = here.pop(chance.randrange(len(here)))
             await fleet.remove(gone)
             here.append(await fleet.cluster_of(f"again-{turn}"))
-        await fleet.look(chance.choice(here), *chance.sample(names, chance.randrange(4)))
-        taken = [gpu for cluster in here for gpu in sorted(await fleet.gpus(cluster))]
+        told = {name: chance.choices(names, k=chance.randrange(4)) for name in ("n1", "n2")}
+        await fleet.look_at(chance.choice(here), told)
+        found = [await fleet.by_node(cluster) for cluster in here]
+        taken = [gpu for by_node in found for gpus in by_node.values() for gpu in sorted(gpus)]
         assert len(taken) == len(set(taken))
         fleet.now += chance.randrange(3) * MINUTE
         assert await fleet.faults() == []

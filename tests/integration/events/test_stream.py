@@ -6,8 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -20,8 +21,9 @@ from gpuplane.domains.events import service
 from gpuplane.domains.events.rules import wants
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.kit.access import Role
+from gpuplane.kit.bodies import page_request
 from gpuplane.kit.feeds import Feed
-from gpuplane.kit.pagination import PageRequest
+from gpuplane.kit.pagination import Page, PageRequest
 from gpuplane.loops.relay import RelayLoop
 from tests.clocks import NOON_MS, FakeClock
 from tests.databases import make_tables
@@ -186,6 +188,28 @@ async def test_events_are_found_by_what_they_are_about(any_server: Server) -> No
     assert await kinds(client, "subject_kind=node&subject_id=n1") == ["node.lost"]
     since = "since=2026-03-01T12:00:01Z&until=2026-03-01T12:00:03Z"
     assert await kinds(client, since) == ["node.lost", "job.running"]
+
+
+def _events_of(session: ReadSession, job: UUID, page: PageRequest) -> Page[service.Event]:
+    return service.list_events_of(session, "job", job, page)
+
+
+async def test_what_happened_to_a_thing_is_listed_in_order_of_time_however_late_it_is_told(
+    database: Database,
+) -> None:
+    job = uuid4()
+    await record(database, an_event("job.queued", subject_id=job, at=NOON_MS),
+                 an_event("job.ended", subject_id=job, at=NOON_MS + 2_000))  # fmt: skip
+    await record(database, an_event("job.running", subject_id=job, at=NOON_MS + 1_000),
+                 an_event("job.progress", subject_id=job, at=NOON_MS + 1_000))  # fmt: skip
+    seen: list[str] = []
+    cursor: str | None = None
+    while not seen or cursor is not None:
+        page = page_request(3, cursor, sort=service.SORT_TIME)
+        found = await database.read(partial(_events_of, job=job, page=page))
+        seen += [event.kind for event in found.items]
+        cursor = found.next_cursor
+    assert seen == ["job.queued", "job.running", "job.progress", "job.ended"]
 
 
 async def test_a_tenant_sees_its_own_events_alone(any_server: Server) -> None:

@@ -410,7 +410,7 @@ async def test_an_offer_that_was_lost_is_taken_back_before_its_job_is_offered_ag
     kueue: World,
 ) -> None:
     job, offer = await offered(kueue)
-    lost = seen(offer, "nowhere", Phase.LOST, reason="SupervisorLost")
+    lost = seen(offer, "nowhere", Phase.LOST, reason="EndNotSeen")
     assert (await settle(kueue, lost)).refused == (offer.attempt_id,)
     assert await standing(kueue) == [(offer.attempt_id, "withdrawing")]
     await settle(kueue, lost)

@@ -38,6 +38,24 @@ async def test_the_log_of_a_job_that_has_not_begun_is_empty(world: World) -> Non
     assert (part["text"], part["attempt"], part["is_over"]) == ("", 0, False)
 
 
+async def test_what_an_attempt_wrote_is_read_until_the_next_one_has_begun(world: World) -> None:
+    job = await world.submit(max_retries=1, spec=runs_for(1, log=["first try"], exit_code=3))
+    path = f"/jobs/{job['id']}/logs"
+    await world.turn(2)
+    await world.after(5)
+    world.server.clock.advance(60)
+    await world.loops["monitor"].run_once()
+    await world.loops["scheduler"].run_once()
+    assert (await world.job(job["id"]))["current_attempt"]["number"] == 2
+    part = await world.ask("GET", path)
+    assert (part["attempt"], "first try" in part["text"]) == (1, True)
+    await world.ask("POST", f"/jobs/{job['id']}/suspend")
+    await world.turn(2)
+    assert (await world.ask("GET", path))["attempt"] == 1
+    await world.ask("DELETE", f"/jobs/{job['id']}")
+    assert "first try" in (await world.http.get(f"/api/v1{path}?follow=true")).text
+
+
 async def test_following_a_log_ends_with_the_job(world: World) -> None:
     job = await world.submit(spec=runs_for(1, log=["hello", "bye"]))
     await world.turn(2)

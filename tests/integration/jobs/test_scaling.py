@@ -116,8 +116,12 @@ async def test_a_replica_that_finds_no_room_waits_with_the_usual_reason(world: W
     )  # fmt: skip
     why = await world.ask("GET", f"/jobs/{job['id']}/why")
     assert "1 of 3 replicas waits" in why["sentence"]
+    [listed] = (await world.ask("GET", "/jobs?replicas_missing=true"))["items"]
+    assert (listed["id"], listed["scale"]) == (job["id"], told)
+    assert (told["missing"], told["message"] in why["sentence"]) == (1, True)
     await _scale(world, job, 2)
     await world.turn(2)
+    assert (await world.ask("GET", "/jobs?replicas_missing=true"))["items"] == []
     assert (await world.job(job["id"]))["current_attempt"]["scale"]["reason"] == ""
     assert await _faults(world) == []
 
@@ -178,6 +182,7 @@ async def test_a_service_scaled_to_zero_runs_on_costs_nothing_and_grows_again(wo
     await _scale(world, job, 2)
     await world.turn(4)
     assert await _ranks(world, job) == [(1, "running"), (2, "running")]
+    assert (await world.ask("GET", f"/jobs/{job['id']}/logs"))["rank"] == 1
     found = await world.job(job["id"])
     assert (found["status"], found["attempt_count"]) == ("running", 1)
     assert await _faults(world) == []

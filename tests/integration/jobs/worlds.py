@@ -1,6 +1,7 @@
 """A whole product in one process for tests of jobs: API, loops turned by hand, a small fleet.
 
-Time stands still unless a test moves it, so what a test sees follows from what it did.
+Time stands still unless a test moves it, so what a test sees follows from what it did; only beside
+real processes it goes on.
 """
 
 from __future__ import annotations
@@ -194,6 +195,8 @@ async def running_world(
         database_url, sealing, routers=load_routers(), ports=ports, adapt=adapt
     ) as server:
         clock = server.clock
+        if not has_local:  # real processes live by the machine's clock
+            clock.hold()
         backend = SimulatedBackend(
             parse_fleet(fleet, "sim.yaml"), clock, seed=1, state_path=folder / "sim.db"
         )

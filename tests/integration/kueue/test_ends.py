@@ -34,8 +34,8 @@ class Manager:
     ("word", "phase", "expected"),
     [
         (Word.NODE_LOST, Phase.LOST, Word.NODE_LOST),
-        (Word.DELETED, Phase.LOST, Word.SUPERVISOR_LOST),
-        (Word.NODE_LOST, Phase.EXITED, Word.SUPERVISOR_LOST),
+        (Word.DELETED, Phase.LOST, Word.END_NOT_SEEN),
+        (Word.NODE_LOST, Phase.EXITED, Word.END_NOT_SEEN),
     ],
 )
 async def test_an_end_is_the_workers_unless_its_manager_knows_more(
@@ -44,7 +44,7 @@ async def test_an_end_is_the_workers_unless_its_manager_knows_more(
     offer = await dispatched(kueue, hub)
     assert (await settle(kueue.world, seen(offer, NODE))).bound == (offer.attempt_id,)
     lost = seen(offer, NODE, Phase.LOST, reason=str(word), ended_at=9)
-    told = replace(lost, phase=phase, reason=str(Word.SUPERVISOR_LOST))
+    told = replace(lost, phase=phase, reason=str(Word.END_NOT_SEEN))
     server = kueue.world.server
     ends = Ends(server.database, server.clock, {hub: Manager(told)}.get)  # type: ignore[arg-type]  # what is asked of it is all that it has
     [kept], later = await ends.judge([lost])

@@ -16,8 +16,8 @@ import httpx2
 from gpuplane.api.authentication import Authenticator
 from gpuplane.domains.identity import service as identity
 from gpuplane.entry.control import ControlPlane, build
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.access import Principal
 from gpuplane.kit.sealing import SealingKeys
 from tests.accepting import accepting

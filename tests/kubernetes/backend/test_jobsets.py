@@ -21,9 +21,9 @@ from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobType, ResourceRequest
 from gpuplane.db.database import Database
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import read_kubeconfig

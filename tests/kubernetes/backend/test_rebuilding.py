@@ -9,9 +9,9 @@ from typing import Any
 from gpuplane.backends.kubernetes import names
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs.service import Rebuilt
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import HORIZONTAL_POD_AUTOSCALER

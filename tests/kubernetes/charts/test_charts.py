@@ -34,6 +34,8 @@ PRODUCT_VALUES: dict[str, list[str]] = {
     "a server with TLS and Helm": ["server.tls.existingSecret=tls",
                                    "server.helm.image=registry.example/helm:4"],
     "operator alone": ["server.enabled=false", "operator.replicas=1"],
+    "operator of one team": ["operator.namespaces={kube-public}", "operator.nodeLabels.pool=team",
+                             "operator.migLayouts=false"],
     "extender alone over TLS": ["server.enabled=false", "operator.enabled=false",
                                 "extender.enabled=true", "extender.tls.existingSecret=tls",
                                 "extender.tls.clientCA=true"],
@@ -55,6 +57,8 @@ SERVICE_VALUES: dict[str, list[str]] = {
 REFUSED = [
     (PRODUCT, ["image.repositry=x"], "repositry"),
     (PRODUCT, ["operator.replicas=0"], "replicas"),
+    (PRODUCT, ["operator.namespaces={Team_A}"], "namespaces"),
+    (PRODUCT, ["operator.namespaces={a,a}"], "namespaces"),
     (PRODUCT, ["server.settings.GPUPLANE_lower=1"], "GPUPLANE_lower"),
     (PRODUCT, ["operator.webhooks.certificate=none"], "certificate"),
     (PRODUCT, ["server.ingress.enabled=true"], "host"),
@@ -178,46 +182,86 @@ def test_every_role_has_a_budget_and_a_policy_that_select_its_pods(rig_binaries:
             assert len(selected) == 1, (kind, deployment["metadata"]["name"])
 
 
-def granted_to(objects: list[Obj], account: str, kind: str) -> list[Obj]:
-    """Return the rules of the roles that are bound to an account."""
+def granted_to(objects: list[Obj], account: str, namespace: str | None) -> list[Obj]:
+    """Return the rules of the roles that are bound to an account, in a namespace or everywhere."""
+    kind = "ClusterRole" if namespace is None else "Role"
     bound = {
         each["roleRef"]["name"]
         for each in objects
         if each["kind"] == f"{kind}Binding"
+        and each["metadata"].get("namespace") == namespace
         and any(subject["name"] == account for subject in each["subjects"])
     }
     return [
         rule
         for each in objects
-        if each["kind"] == kind and each["metadata"]["name"] in bound
+        if each["kind"] == kind
+        and each["metadata"].get("namespace") == namespace
+        and each["metadata"]["name"] in bound
         for rule in each["rules"]
     ]
 
 
 @pytest.mark.parametrize(
-    ("role", "rights", "options"),
+    ("role", "rights", "values", "options"),
     [
-        ("operator", OPERATOR_RIGHTS, {"provisioningClass": "operator.provisioningClass=x"}),
-        ("extender", EXTENDER_RIGHTS, {"bind": "extender.bind=true"}),
+        ("operator", OPERATOR_RIGHTS, [], {"migLayouts"}),
+        ("operator", OPERATOR_RIGHTS, ["operator.migLayouts=false"], set()),
+        (
+            "operator",
+            OPERATOR_RIGHTS,
+            ["operator.provisioningClass=x"],
+            {"migLayouts", "provisioningClass"},
+        ),
+        ("extender", EXTENDER_RIGHTS, [], set()),
+        ("extender", EXTENDER_RIGHTS, ["extender.bind=true"], {"bind"}),
     ],
 )
-def test_each_role_is_granted_the_calls_that_it_makes_and_no_others(
-    rig_binaries: Binaries, role: str, rights: tuple[Right, ...], options: dict[str, str]
+@pytest.mark.parametrize("served", [[], ["team-a", "team-b", "o-ns"]], ids=["all", "named"])
+def test_each_role_is_granted_the_calls_that_it_makes_where_it_makes_them_and_no_others(
+    rig_binaries: Binaries,
+    role: str,
+    rights: tuple[Right, ...],
+    values: list[str],
+    options: set[str],
+    served: list[str],
 ) -> None:
-    for chosen in (set(), set(options)):
-        values = ["extender.enabled=true", *(options[option] for option in chosen)]
-        objects = render(rig_binaries, PRODUCT, values)
-        account = f"rel-gpuplane-{role}"
-        used = [right for right in rights if not right.option or right.option in chosen]
-        for kind, is_own in (("ClusterRole", False), ("Role", True)):
-            needed = list_needed(right for right in used if right.is_own is is_own)
-            assert list_granted(granted_to(objects, account, kind)) == needed
+    named = [f"operator.namespaces={{{','.join(served)}}}"] if served else []
+    objects = render(rig_binaries, PRODUCT, ["extender.enabled=true", *values, *named])
+    used = [right for right in rights if not right.option or right.option in options]
+    narrowed = served if role == "operator" else []
+    for namespace in (None, "o-ns", "team-a", "team-b", "team-c"):
+        needed = [
+            right
+            for right in used
+            if (namespace is None and not right.is_own and not (narrowed and right.is_narrowed))
+            or (namespace in narrowed and right.is_narrowed)
+            or (namespace == "o-ns" and right.is_own)
+        ]
+        granted = granted_to(objects, f"rel-gpuplane-{role}", namespace)
+        assert list_granted(granted) == list_needed(needed), namespace
+
+
+def test_webhooks_of_an_operator_are_asked_about_the_namespaces_that_it_serves(
+    rig_binaries: Binaries,
+) -> None:
+    values = ["operator.namespaces={team-a}", "operator.migLayouts=false"]
+    hooks = [
+        hook
+        for each in render(rig_binaries, PRODUCT, values)
+        if each["kind"].endswith("WebhookConfiguration")
+        for hook in each["webhooks"]
+    ]
+    asked = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a"]}
+    assert len(hooks) == 2
+    for hook in hooks:
+        assert hook["namespaceSelector"] == {"matchExpressions": [asked]}
 
 
 def test_the_server_has_no_rights_in_the_cluster_that_it_runs_in(rig_binaries: Binaries) -> None:
     objects = render(rig_binaries, PRODUCT, ALL)
-    for kind in ("ClusterRole", "Role"):
-        assert granted_to(objects, "rel-gpuplane-server", kind) == []
+    for namespace in (None, "o-ns"):
+        assert granted_to(objects, "rel-gpuplane-server", namespace) == []
     (server,) = [
         each["spec"]["template"]["spec"]
         for each in objects
@@ -241,7 +285,8 @@ def test_the_arguments_of_every_role_are_options_that_it_has(rig_binaries: Binar
     from gpuplane.entry.operating import operator
 
     commands = {"up": up, "operator": operator, "extender": extender}
-    for spec in pods_of(render(rig_binaries, PRODUCT, ALL)):
+    narrowed = ["operator.namespaces={a}", "operator.nodeLabels.b=c", "operator.migLayouts=false"]
+    for spec in pods_of(render(rig_binaries, PRODUCT, [*ALL, *narrowed])):
         name, *words = spec["containers"][0]["args"]
         known = {option for each in commands[name].params for option in each.opts}
         given = {word.split("=")[0] for word in words if word.startswith("--")}

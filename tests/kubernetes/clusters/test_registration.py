@@ -137,6 +137,14 @@ async def test_checks_by_kind_say_what_they_found(rig: RunningCluster, tmp_path:
         assert verdicts["gpu_operator"] == "absent"
         assert verdicts["kueue"] in ("healthy", "absent")
 
+        newest = max(each["checked_at"] for each in checks)
+        it.control.runner.wake(["clusters"])
+
+        async def looked_again() -> bool:
+            return all(each["checked_at"] > newest for each in await looked())
+
+        await wait_until_async(looked_again, "a look that finds the same is told", deadline_s=60)
+
         asked = await it.client.get("/clusters/east/health?check=nodes&check=api_server")
         assert [each["kind"] for each in asked.json()["checks"]] == ["api_server", "nodes"]
         refused = await it.client.get("/clusters/east/health?check=weather")

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.kit.sealing import SealingKeys
 from tests.http_app import sealing_keys
-from tests.kubernetes.kueue.dispatching import Worker, near_of
+from tests.kubernetes.kueue.dispatching import Worker, dispatching_turn, near_of
 from tests.kubernetes.kueue.worlds import KueueWorld, running_kueue_world
 from tests.kubernetes.rigged import RunningCluster
 
@@ -41,3 +41,10 @@ async def near(
     """The rig's other cluster as a worker of the first."""
     async with near_of(world, rig, second_rig, sealing_keys, tmp_path) as worker:
         yield worker
+
+
+@pytest.fixture
+async def turn(rig: RunningCluster) -> AsyncIterator[None]:
+    """The manager's one list of workers to oneself; `near` has it already."""
+    async with dispatching_turn(rig.kubeconfig.parent):
+        yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from gpuplane.entry.checking import find_faults
 from tests.kubernetes.kueue.dispatching import (
     FLAVOR,
     IN_TURN,
@@ -17,12 +16,6 @@ from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
 
 pytestmark = IN_TURN
-
-
-async def faults_of(world: KueueWorld) -> list[str]:
-    """Return every broken promise."""
-    now = world.server.clock.now_ms()
-    return [*await world.server.database.read(lambda s: find_faults(s, now))]
 
 
 async def numbers_of(world: KueueWorld, job_id: str) -> list[tuple[int, str]]:
@@ -60,7 +53,7 @@ async def test_work_that_the_workers_own_kueue_preempts_waits_and_is_dispatched_
     rows = (await world.ask("GET", "/usage?group_by=job"))["rows"]
     # One GPU, now the one's and now the other's: never both at once.
     assert {row["keys"]["job"] for row in rows} == {low["id"], high["id"]}
-    assert await faults_of(world) == []
+    assert await world.server.faults() == []
 
 
 async def test_work_whose_node_on_the_worker_is_gone_is_dispatched_again(
@@ -89,7 +82,7 @@ async def test_work_whose_node_on_the_worker_is_gone_is_dispatched_again(
 
         await world.until(runs_elsewhere, "it runs on the other node", 150.0)
         assert len(await near.pods(tenant)) == 1
-        assert await faults_of(world) == []
+        assert await world.server.faults() == []
         await world.ask("DELETE", f"/jobs/{made['id']}")
         await world.until(lambda: world.has_status(made["id"], "cancelled"), "it is cancelled")
     finally:

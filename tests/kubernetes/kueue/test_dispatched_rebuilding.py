@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpuplane.db.database import Database
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB, POD
 from tests.faults.inside import QUICK, Inside, inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+import pytest
 import yaml
 
 from gpuplane.core.runs.plans import Completed, Failed
@@ -22,6 +23,7 @@ from gpuplane.kube.kinds import (
 )
 from gpuplane.kube.kueue.states import read_conditions, read_workload
 from gpuplane.loops.kueue.multikueue import connect_workers, join_managers
+from tests.kubernetes.kueue.dispatching import IN_TURN
 from tests.kubernetes.kueue.workers import (
     JOB_SETS,
     add_worker,
@@ -32,6 +34,8 @@ from tests.kubernetes.kueue.workers import (
 )
 from tests.kubernetes.kueue.worlds import KueueWorld
 from tests.kubernetes.rigged import RunningCluster
+
+pytestmark = [IN_TURN, pytest.mark.usefixtures("turn")]
 
 
 async def join(

@@ -78,7 +78,7 @@ class Bench:
             identity=name,
             metrics_port=0,
             probe_port=0,
-            watch_namespace=self.namespace,
+            namespaces=(self.namespace,),
             node_labels={"pool": self.namespace},
             **{"lease_s": 3, **settings},
         )
@@ -131,9 +131,9 @@ class Bench:
 async def bench(
     rig: RunningCluster, admin: KubeClient, resources: None, namespace: str
 ) -> AsyncIterator[Bench]:
-    option = "operator.provisioningClass=x"
+    options = ["operator.provisioningClass=x", f"operator.namespaces={{{namespace}}}"]
     async with (
-        account_of(rig, admin, namespace, "operator", option) as connection,
+        account_of(rig, admin, namespace, "operator", *options) as connection,
         KubeClient(connection) as client,
     ):
         work = Bench(rig, admin, namespace, client, [])

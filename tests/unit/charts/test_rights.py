@@ -76,6 +76,15 @@ def test_the_rules_of_the_access_account_are_those_that_registration_checks() ->
             assert (right.kind.group, f"{right.kind.plural}{part}", verb) in granted
 
 
+def test_no_account_that_is_made_may_take_rights_that_it_was_not_given() -> None:
+    granted = yaml.safe_load((ROOT / make_cluster_access.PAGE).read_text(encoding="utf-8"))
+    for rule in granted:
+        assert "rbac.authorization.k8s.io" not in rule["apiGroups"]
+        assert not {"bind", "escalate", "impersonate"} & set(rule["verbs"])
+    asked = {right.resource for right in preflight.ADDON_RIGHTS}
+    assert "clusterrolebindings.rbac.authorization.k8s.io" in asked
+
+
 def test_no_rule_of_a_table_is_a_wildcard() -> None:
     for rights in (OPERATOR_RIGHTS, EXTENDER_RIGHTS):
         for group, resource, verb, _ in list_needed(rights):

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import pytest
 
+from gpuplane.cli.accounts import ACCOUNT, account_lines
 from gpuplane.cli.commands.fleet import others_sentence
 from gpuplane.cli.commands.queues import _groups, flavor_named
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
@@ -44,6 +45,32 @@ def test_a_model_in_any_spelling_is_its_flavor(model: str, models: list[str], fl
 def test_a_family_of_which_several_are_there_is_asked_back() -> None:
     with pytest.raises(click.BadParameter, match="nvidia-a100-40gb or nvidia-a100-80gb"):
         flavor_named("A100", ["nvidia-a100-80gb", "nvidia-a100-40gb"][::-1])
+
+
+def a_line(resource: str, nominal: str | None, used: str, **more: str) -> dict[str, Any]:
+    """Return a line of a queue's account, as the API tells it."""
+    told = {"flavor": "nvidia-l4", "resource": f"nvidia.com/{resource}", "nominal": nominal,
+            "used": used, "borrowed": "0", "lent": "0", "available": "1"}  # fmt: skip
+    return {**told, **more}
+
+
+def test_an_account_tells_what_is_owned_used_borrowed_and_lent_of_each_resource() -> None:
+    none = a_line("mig-1g.6gb", "0", "0")
+    queues = [
+        {"name": "qa", "jobs": 2, "resources": [
+            a_line("gpu", "2", "3", borrowed="1"), none, a_line("mig-2g.12gb", "0", "1")]},
+        {"name": "qb", "jobs": 0, "resources": [none]},
+        {"name": "all", "jobs": 0, "resources": [a_line("gpu", None, "0")]},
+        {"name": "empty", "jobs": 0, "resources": []},
+    ]  # fmt: skip
+    shown = [[column.value(row) for column in ACCOUNT[:7]] for row in account_lines(queues)]
+    assert shown == [
+        ["qa", 2, "nvidia-l4", "gpu", "2", "3", "1"],
+        ["qa", None, "nvidia-l4", "mig-2g.12gb", "0", "1", "0"],
+        ["qb", 0, "nvidia-l4", "mig-1g.6gb", "0", "0", "0"],
+        ["all", 0, "nvidia-l4", "gpu", "no limit", "0", "0"],
+        ["empty", 0, "", "", "", None, None],
+    ]
 
 
 def a_node(name: str, *messages: str) -> dict[str, Any]:

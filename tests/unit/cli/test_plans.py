@@ -65,6 +65,34 @@ def test_without_a_price_the_plan_says_so() -> None:
     assert plan_lines(an_estimate(hourly_cost=None))[0].endswith("no price known")
 
 
+def on(cluster: str, hourly: str | None, currency: str = "USD") -> dict[str, Any]:
+    return {"cluster": cluster, "hourly_cost": hourly, "estimated_cost": None, "max_cost": None,
+            "currency": currency}  # fmt: skip
+
+
+def test_where_a_worker_decides_the_plan_tells_the_least_and_the_most_and_each() -> None:
+    workers = [on("near", "1.20"), on("far", "0.80"), on("dear", "12.00")]
+    lines = plan_lines(an_estimate(hourly_cost=None, by_worker=workers))
+    assert lines[0].endswith("0.80 to 12.00 USD an hour, by the worker that takes it")
+    assert lines[1:] == [
+        "      on near: 1.20 USD an hour", "      on far: 0.80 USD an hour",
+        "      on dear: 12.00 USD an hour",
+    ]  # fmt: skip
+
+
+def test_workers_of_one_price_are_told_as_one() -> None:
+    workers = [on("near", "1.20"), on("far", "1.20")]
+    assert plan_lines(an_estimate(hourly_cost="1.20", by_worker=workers)) == plan_lines(
+        an_estimate(hourly_cost="1.20")
+    )
+
+
+def test_a_cost_that_a_worker_has_no_price_for_is_unknown() -> None:
+    for other in (on("far", None), on("far", "1.00", "EUR")):
+        lines = plan_lines(an_estimate(hourly_cost=None, by_worker=[on("near", "1.20"), other]))
+        assert lines[0].endswith("cost unknown, by the worker that takes it")
+
+
 def test_a_waiting_job_is_told_with_its_reason() -> None:
     line = state_line(a_job(reason="QuotaExceeded", status_message="Needs 4 more."))
     assert line == "queued: QuotaExceeded — Needs 4 more."

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from gpuplane.core.workloads import Priority
 from gpuplane.entry.assembling import uptimes_of
 from gpuplane.entry.commands import up
-from gpuplane.entry.settings import Described, SettingsError, describe_settings, load_settings
+from gpuplane.entry.described import SettingsError
+from gpuplane.entry.environment import Described, describe_settings, load_settings
 from tools.make_settings_page import render
 
 ROOT = Path(__file__).parents[3]

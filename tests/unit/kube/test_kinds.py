@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.kube import kinds
-from gpuplane.kube.clients import selector_text
+from gpuplane.kube.readers import selector_text
 
 
 @pytest.mark.parametrize(

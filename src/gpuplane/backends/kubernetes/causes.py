@@ -52,6 +52,8 @@ _POD_WORDS = {
 
 _GPU_TROUBLE = re.compile(r"xid|gpu", re.IGNORECASE)
 _MESSAGE_LIMIT = 1_000
+_LINE_LIMIT = 200
+"""Characters of the last line of output in a sentence: the rest is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,5 +171,11 @@ def _sentence(reason: str, message: str) -> str:
 
 
 def _with_detail(text: str, detail: str) -> str:
-    detail = detail.strip()
-    return f"{text}: {detail}"[:_MESSAGE_LIMIT] if detail else text
+    """Return a sentence with the last line of what a container said.
+
+    Where it wrote no message of its own, kubelets take the end of its log for one: up to 80 lines.
+    """
+    last = next((line for line in reversed(detail.splitlines()) if line.strip()), "").strip()
+    if len(last) > _LINE_LIMIT:
+        last = f"{last[: _LINE_LIMIT - 1]}…"
+    return f"{text}: {last}" if last else text

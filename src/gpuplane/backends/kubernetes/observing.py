@@ -21,6 +21,7 @@ from gpuplane.backends.kubernetes.reports import last_report
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
 from gpuplane.core.reasons import Word
+from gpuplane.kube.kueue.names import MULTIKUEUE_CONTROLLER
 from gpuplane.kube.webhooks import told
 
 SECOND_MS = 1000
@@ -537,14 +538,30 @@ def _without_pod(sight: Sight, now: int) -> Outcome | None:
             at = min(now, (instant_ms(condition.last_transition_time) or now) + SECOND_MS - 1)
             return Outcome(str(Phase.EXITED), str(Word.COMPLETED), at, exit_code=0)
         if condition.type == "Failed":
-            text = f"{condition.reason}: {condition.message}"
+            text = f"{condition.reason}: {condition.message}".rstrip(": ")
             told = _EXIT_CODE.search(condition.message)
             if condition.reason == "PodFailurePolicy" and told is not None:
                 at = min(now, (instant_ms(condition.last_transition_time) or now) + SECOND_MS - 1)
                 word, code = str(Word.NON_ZERO_EXIT), int(told[1])
                 return Outcome(str(Phase.EXITED), word, at, text, exit_code=code)
-            return Outcome(str(Phase.LOST), str(Word.SUPERVISOR_LOST), now, text)
+            return _failed_without_pod(sight, condition, text, now)
     return None
+
+
+def _failed_without_pod(sight: Sight, failed: Condition, text: str, now: int) -> Outcome:
+    """Return the end of a rank whose Job failed, and whose pod went before it was looked at.
+
+    The Job of one pod never deletes it, so somebody did: by hand or by an eviction. Other pods of a
+    gang go with the first that fails, and of a Job that was dispatched all are on its worker.
+    """
+    is_elsewhere = sight.main is not None and sight.main.spec.managed_by == MULTIKUEUE_CONTROLLER
+    if is_elsewhere or len(sight.record.ranks) > 1:
+        said = f"its pod is gone, and how it ended was not seen ({text})"
+        return Outcome(str(Phase.LOST), str(Word.END_NOT_SEEN), now, said)
+    since = instant_ms(failed.last_transition_time)
+    at = now if since is None else min(now, since + SECOND_MS - 1)
+    said = f"its pod was deleted or evicted on the cluster while nobody looked ({text})"
+    return Outcome(str(Phase.LOST), str(Word.DELETED), at, said)
 
 
 def _outputs(pod: Pod) -> dict[str, Any] | None:

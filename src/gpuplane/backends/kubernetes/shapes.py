@@ -147,10 +147,11 @@ class Pod(msgspec.Struct):
 
 
 class WorkloadSpec(msgspec.Struct):
-    """Whether a workload is held back."""
+    """Whether a workload is held back, and who manages it if not its own controller."""
 
     suspend: bool = False
     replicas: int | None = None
+    managed_by: str | None = msgspec.field(default=None, name="managedBy")
 
 
 class WorkloadStatus(msgspec.Struct):

@@ -24,6 +24,12 @@ FOR_ADDONS = click.option(
     help="Let the account bring add-ons in, which takes an administrator's rights.",
 )
 
+FOR_MULTIKUEUE = click.option(
+    "--for-multikueue",
+    is_flag=True,
+    help="Make the account of MultiKueue's managers too: the cluster joins them as a worker.",
+)
+
 
 def read_kubeconfig_text(path: str) -> str:
     """Return the text of a kubeconfig, `-` for standard input.
@@ -54,11 +60,7 @@ def read_kubeconfig_text(path: str) -> str:
 )
 @click.option("--context", help="Of the kubeconfig; its current one unless given.")
 @FOR_ADDONS
-@click.option(
-    "--for-multikueue",
-    is_flag=True,
-    help="Make the account of MultiKueue's managers too: the cluster joins them as a worker.",
-)
+@FOR_MULTIKUEUE
 @TO
 @binary_options
 def access(

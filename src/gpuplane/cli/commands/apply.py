@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.kinds.changes import Action, Change, narrowed, texts_of
@@ -87,9 +88,8 @@ def apply(files: tuple[str, ...], output: str, *, yes: bool, dry_run: bool) -> i
         if output != "text":
             show_data({"items": [_data(change, "") for change in changes]}, Output(output))
         return Exit.OK
-    if not yes and not _confirm(len(pending)):
-        note("Nothing was changed.")
-        return Exit.REFUSED
+    count = len(pending)
+    confirm(f"Apply {count} change{'s' if count > 1 else ''}?", yes=yes)
     results = _carry_out(changes, speaks=output == "text")
     if output != "text":
         items = [_data(change, told) for change, told in zip(changes, results, strict=True)]
@@ -212,16 +212,6 @@ def _show(changes: Sequence[Change]) -> None:
     words = (f"{count} to {action}" if action is not Action.UNCHANGED else f"{count} unchanged"
              for action, count in counts.items() if count)  # fmt: skip
     click.echo(", ".join(words))
-
-
-def _confirm(count: int) -> bool:
-    if not sys.stdin.isatty():
-        raise CliError(
-            "Nobody can be asked here, so nothing was changed.",
-            fix="Look at the difference above and add --yes.",
-            code=Exit.REFUSED,
-        )
-    return click.confirm(f"Apply {count} change{'s' if count > 1 else ''}?", err=True)
 
 
 def _carry_out(changes: Sequence[Change], *, speaks: bool) -> list[str]:

@@ -50,7 +50,11 @@ def events(
     follow: bool,
     audit: bool | None,
 ) -> None:
-    """List what happened, oldest of them first, or follow it."""
+    """List what happened in order of time, or follow it as it is committed.
+
+    What is seen late, as after an absence of the control plane, is told with the time at which it
+    happened: a list shows it there, -f when it was seen.
+    """
     client = Client()
     job_id = None if job is None else find_job(client, job)["id"]
     if follow:
@@ -67,7 +71,13 @@ def events(
             audit=audit,
         )
     )
-    show_rows(reversed(rows), COLUMNS, output, empty="Nothing happened.")
+    show_rows(by_time(rows), COLUMNS, output, empty="Nothing happened.")
+
+
+def by_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events, newest commit first, in order of time; those of one instant as committed."""
+    as_committed = list(reversed(rows))
+    return sorted(as_committed, key=lambda event: str(event["at"]))
 
 
 def _follow(client: Client, query: dict[str, Any], output: Output) -> None:

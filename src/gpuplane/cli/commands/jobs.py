@@ -28,6 +28,7 @@ from gpuplane.cli.words import (
     age,
     clock_text,
     duration_text,
+    first_line,
     gpus_text,
     money_text,
     seconds_between,
@@ -39,6 +40,8 @@ from gpuplane.cli.words import (
 UNFINISHED = ("pending", "queued", "scheduled", "running", "preempted")
 NOT_RUNNING = ("pending", "queued", "preempted")
 """Statuses in which `actual_start` is that of a try that is over."""
+WHERE = ("url", "port")
+"""Outputs that say where the latest attempt of a service was reached."""
 ROWS = 200
 COPY_BYTES = 1 << 20
 
@@ -164,8 +167,8 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
     waits = not attempt and job["status"] not in OVER
     nodes = sorted({each["node"] for each in attempt.get("replicas", [])})
     state = paint_status(job["status"]) + (f" ({job['condition']})" if job["condition"] else "")
-    reason = f"{job['reason']} — {job['status_message']}" if job["reason"] else ""
-    urls = [each["url"] for each in attempt.get("replicas", []) if each["url"]]
+    reason = f"{job['reason']} — {first_line(job['status_message'])}" if job["reason"] else ""
+    urls = list(dict.fromkeys(each["url"] for each in attempt.get("replicas", []) if each["url"]))
     asked = f"{job['cpu_cores']:g} cores, {job['memory_gb']:g} GiB"
     return [
         ("name", job["name"]),
@@ -197,8 +200,14 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
         ("estimated cost", money_text(job["estimated_cost"], job["currency"])),
         ("budget", money_text(job["budget_limit"], job["currency"])),
         ("checkpoint", job["last_checkpoint"]),
-        ("outputs", job["outputs"]),
+        ("outputs", _own_outputs(job)),
     ]
+
+
+def _own_outputs(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a job put out; of a service without where it was reached, which is told above."""
+    hidden = WHERE if job["job_type"] == "service" else ()
+    return {name: value for name, value in job["outputs"].items() if name not in hidden}
 
 
 def _replicas_text(job: dict[str, Any]) -> str | None:

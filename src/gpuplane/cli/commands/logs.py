@@ -1,6 +1,7 @@
 """`gpuplane logs`: what a job printed, each stream where it belongs, followed on wish."""
 
 import sys
+from typing import Any
 
 import click
 
@@ -18,7 +19,7 @@ READ_BYTES = 1 << 20
 @click.option("-f", "--follow", is_flag=True, help="Stream until the job is over.")
 @click.option("--stdout", "only", flag_value="stdout", help="Standard output alone.")
 @click.option("--stderr", "only", flag_value="stderr", help="Standard error alone.")
-@click.option("--rank", type=click.IntRange(0), help="One replica alone; 0 is the first.")
+@click.option("--rank", type=click.IntRange(0), help="One replica alone, not the first.")
 @click.option("--attempt", type=click.IntRange(1), help="An earlier attempt; the latest if absent.")
 @click.option("--tail", type=click.IntRange(0), help="Only the last so many lines.")
 def logs(
@@ -52,7 +53,9 @@ def logs(
                                             found["replica_count"] > 1))  # fmt: skip
         return
     for each in [only] if only else ["stdout", "stderr"]:
-        data = _read(client, found["id"], rank or 0, each, attempt)
+        data, read = _read(client, found["id"], rank, each, attempt)
+        if attempt is None and each != "stderr" and _is_earlier(found, read):
+            note(f"gpuplane: attempt {read + 1} has not begun; attempt {read} printed this")
         if tail is not None:
             data = b"".join(data.splitlines(keepends=True)[-tail:] if tail else [])
         target = sys.stdout.buffer if each == "stdout" else sys.stderr.buffer
@@ -64,7 +67,16 @@ def _is_over(job: dict[str, object]) -> bool:
     return job["status"] in ("completed", "failed", "cancelled")
 
 
-def _read(client: Client, job_id: str, rank: int, stream: str, attempt: int | None) -> bytes:
+def _is_earlier(job: dict[str, Any], attempt: int) -> bool:
+    """Return whether what was read is of an attempt before the one that a job waits for."""
+    latest = (job.get("current_attempt") or {}).get("number") or 0
+    return 0 < attempt < latest
+
+
+def _read(
+    client: Client, job_id: str, rank: int | None, stream: str, attempt: int | None
+) -> tuple[bytes, int]:
+    """Return a stream of a replica, of the first there is unless told, and of which attempt."""
     parts, offset = [], 0
     while True:
         try:
@@ -85,5 +97,6 @@ def _read(client: Client, job_id: str, rank: int, stream: str, attempt: int | No
             continue
         parts.append(chunk["text"].encode())
         if chunk["next_offset"] <= offset:
-            return b"".join(parts)
-        offset = chunk["next_offset"]
+            return b"".join(parts), int(chunk["attempt"])
+        # Replicas come and go meanwhile, and so do attempts: the rest is read where it began.
+        offset, rank, attempt = chunk["next_offset"], chunk["rank"], chunk["attempt"] or None

@@ -7,13 +7,14 @@ cloud and keeps its sealed state in the home; asks no server. Registering what w
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuplane.cli.asking import confirm, confirm_by_name
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, paint, show_data, show_rows
 from gpuplane.cli.parameters import DURATION
@@ -135,9 +136,9 @@ def provision(
         _show(saved)
         if saved.summary.is_empty:
             return Exit.OK
-        if not yes and not _agrees("Do this?"):
-            note(f"Nothing was changed. The plan is kept as {saved.id}.")
-            return Exit.REFUSED
+        if not yes:
+            note(f"The plan is kept as {saved.id}.")
+        confirm("Do this?", yes=yes)
         provisioner.apply(name, saved.id)
     note(f"{name} is made. Next: gpuplane clusters register {name} --provisioned")
     return Exit.OK
@@ -158,9 +159,7 @@ def deprovision(name: str, binary: str | None, timeout_s: int | None, *, yes: bo
         spec = _spec_of(provisioner.document(name))
         saved = provisioner.plan_removal(name, _files(spec))
         _show(saved)
-        if not yes and not _names(name):
-            note("Nothing was changed.")
-            return Exit.REFUSED
+        confirm_by_name(f"Type {name} to delete it", name, yes=yes)
         provisioner.apply(name, saved.id)
     note(f"{name} is gone.")
     return Exit.OK
@@ -446,23 +445,6 @@ def _data(name: str, saved: "SavedPlan") -> dict[str, Any]:
             {"address": each.address, "action": each.action.value} for each in counts.changes
         ],
     }
-
-
-def _asked(question: Callable[[], Any]) -> Any:
-    if not sys.stdin.isatty():
-        raise CliError(
-            "There is nobody to ask.", fix="Read the plan, then say --yes.", code=Exit.REFUSED
-        )
-    return question()
-
-
-def _agrees(text: str) -> bool:
-    return bool(_asked(lambda: click.confirm(text, default=False, err=True)))
-
-
-def _names(name: str) -> bool:
-    typed = _asked(lambda: click.prompt(f"Type {name} to delete it", default="", err=True))
-    return bool(typed == name)
 
 
 def _checked_name(name: str) -> str:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import click
 
+from gpuplane.cli.accounts import ACCOUNT, account_lines
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
     GPU,
@@ -131,11 +132,34 @@ def show_quota(cluster: str, name: str, output: Output) -> None:
 
 @quotas.command("usage")
 @CLUSTER
-@click.option("--tenant", help="Only of this tenant.")
+@click.option(
+    "--by",
+    type=click.Choice(["queue", "tenant"]),
+    default="queue",
+    show_default=True,
+    help="The account of each cluster queue, or what tenants hold through each.",
+)
+@click.option("--tenant", help="What this tenant holds; --by tenant of one alone.")
 @output_option
-def show_usage(cluster: str, tenant: str | None, output: Output) -> None:
-    """Show what is held now, by queue and tenant."""
+def show_usage(cluster: str, by: str, tenant: str | None, output: Output) -> None:
+    """Show what is owned, used, borrowed, lent and left, by queue, flavor and resource.
+
+    BORROWED is used beyond what is owned. LENT is owned, unused here and in the hands of others of
+    the cohort. Where Kueue admits, what it counts is told: others' work is in it.
+    """
     client = Client()
+    if tenant is not None or by == "tenant":
+        _show_holders(client, cluster, tenant, output)
+        return
+    found = client.get(_path(cluster, "queue-usage"))
+    if output.is_data:
+        show_data(found, output)
+        return
+    show_rows(account_lines(found["clusterQueues"]), ACCOUNT, output, empty="It has no queues.")
+
+
+def _show_holders(client: Client, cluster: str, tenant: str | None, output: Output) -> None:
+    """Show what jobs hold now, by queue and tenant."""
     found = client.get(_path(cluster, "usage", tenant))
     if output.is_data:
         show_data(found, output)

@@ -6,8 +6,14 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
-from gpuplane.cli.commands.access import FOR_ADDONS, make_access, read_kubeconfig_text
+from gpuplane.cli.commands.access import (
+    FOR_ADDONS,
+    FOR_MULTIKUEUE,
+    make_access,
+    read_kubeconfig_text,
+)
 from gpuplane.cli.commands.provisioning import binary_options, kubeconfig_of_made
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.output import Column, Output, note, output_option, show_one, show_rows
@@ -97,6 +103,7 @@ def _post_patiently(client: Client, path: str, body: Any, command: str) -> Any:
 @click.option("--kubeconfig", "path", metavar="FILE", help="- for standard input.")
 @PROVISIONED
 @FOR_ADDONS
+@FOR_MULTIKUEUE
 @CONTEXT
 @click.option(
     "--admission",
@@ -135,6 +142,7 @@ def register(
     *,
     provisioned: bool,
     for_addons: bool,
+    for_multikueue: bool,
     masters: bool,
     no_addons: bool,
     wait: bool,
@@ -144,9 +152,16 @@ def register(
 
     The kubeconfig is sealed and never shown again. It must hold its credentials: programs to run
     and files to read are refused. A cluster that was made from this home needs none: with
-    --provisioned an account is made there, and it is registered by that.
+    --provisioned an account is made there, and it is registered by that; one that is to be a worker
+    of MultiKueue takes --for-multikueue beside it.
     """
-    _check_way(path, context, provisioned=provisioned, for_addons=for_addons)
+    _check_way(
+        path,
+        context,
+        provisioned=provisioned,
+        for_addons=for_addons,
+        for_multikueue=for_multikueue,
+    )
     _check_addons(addons, no_addons=no_addons)
     client = Client()
     body: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -155,7 +170,9 @@ def register(
         if not for_addons and not no_addons and not addons:
             note("No add-ons are brought in, for which the account has no rights: --for-addons")
             no_addons = True
-        body["kubeconfig"] = _of_made(name, binary, timeout_s, for_addons=for_addons)
+        body["kubeconfig"] = _of_made(
+            name, binary, timeout_s, for_addons=for_addons, for_multikueue=for_multikueue
+        )
     else:
         body["kubeconfig"] = read_kubeconfig_text(str(path))
     if context is not None:
@@ -179,7 +196,12 @@ def register(
 
 
 def _check_way(
-    path: str | None, context: str | None, *, provisioned: bool, for_addons: bool
+    path: str | None,
+    context: str | None,
+    *,
+    provisioned: bool,
+    for_addons: bool,
+    for_multikueue: bool,
 ) -> None:
     """Refuse options that do not say one way into a cluster."""
     if (path is None) is not provisioned:
@@ -188,6 +210,8 @@ def _check_way(
         raise click.UsageError("--context is of a --kubeconfig.")
     if for_addons and not provisioned:
         raise click.UsageError("--for-addons is of an account that is made: --provisioned.")
+    if for_multikueue and not provisioned:
+        raise click.UsageError("--for-multikueue is of an account that is made: --provisioned.")
 
 
 def _check_addons(addons: Sequence[str], *, no_addons: bool) -> None:
@@ -196,10 +220,17 @@ def _check_addons(addons: Sequence[str], *, no_addons: bool) -> None:
         raise click.UsageError("Give either --addon NAME or --no-addons.")
 
 
-def _of_made(name: str, binary: str | None, timeout_s: int | None, *, for_addons: bool) -> str:
+def _of_made(
+    name: str,
+    binary: str | None,
+    timeout_s: int | None,
+    *,
+    for_addons: bool,
+    for_multikueue: bool,
+) -> str:
     """Return the kubeconfig of the account that is made in a cluster made from this home."""
     admin = kubeconfig_of_made(name, binary, timeout_s)
-    return make_access(admin, None, name, for_addons=for_addons)
+    return make_access(admin, None, name, for_addons=for_addons, for_multikueue=for_multikueue)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -262,6 +293,7 @@ def change(cluster: str, attributes: tuple[str, ...], **given: Any) -> None:
 @click.option("--kubeconfig", "path", metavar="FILE", help="Put these in the place of the old.")
 @PROVISIONED
 @FOR_ADDONS
+@FOR_MULTIKUEUE
 @CONTEXT
 @binary_options
 @output_option
@@ -275,6 +307,7 @@ def credentials(
     *,
     provisioned: bool,
     for_addons: bool,
+    for_multikueue: bool,
 ) -> None:
     """Say which credentials are kept and until when they hold, or replace them."""
     client = Client()
@@ -282,9 +315,17 @@ def credentials(
     if path is None and not provisioned:
         found = client.get(where)
     else:
-        _check_way(path, context, provisioned=provisioned, for_addons=for_addons)
+        _check_way(
+            path,
+            context,
+            provisioned=provisioned,
+            for_addons=for_addons,
+            for_multikueue=for_multikueue,
+        )
         if provisioned:
-            text = _of_made(cluster, binary, timeout_s, for_addons=for_addons)
+            text = _of_made(
+                cluster, binary, timeout_s, for_addons=for_addons, for_multikueue=for_multikueue
+            )
         else:
             text = read_kubeconfig_text(str(path))
         found = client.put(where, {"kubeconfig": text} | ({"context": context} if context else {}))
@@ -408,8 +449,7 @@ def remove(
     if force and count:
         of = "1 job" if count == 1 else f"{count} jobs"
         click.echo(f"{duration_text(plan['lost_s'])} of work of {of} are lost.", err=True)
-    if not yes:
-        click.confirm(f"Delete cluster {found['name']}?", abort=True, err=True)
+    confirm(f"Delete cluster {found['name']}?", yes=yes)
     made = client.delete(
         _path(found["id"]),
         force=str(force).lower(),

@@ -129,7 +129,7 @@ def _job_lines(answer: dict[str, Any], limit: int) -> tuple[list[Line], int]:
     now = _seconds(answer["now"])
     rows = [row for row in answer["rows"] if row["start"]]
     rows.sort(key=lambda row: (not row["is_end_estimated"], -_seconds(row["end"] or row["start"])))
-    shown = sorted(rows[:limit], key=lambda row: (row["start"], row["name"]))
+    shown = sorted(rows[:limit], key=lambda row: (_seconds(row["start"]), row["name"]))
     return [_job_line(row, now) for row in shown], len(rows) - len(shown)
 
 

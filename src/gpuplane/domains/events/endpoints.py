@@ -62,7 +62,10 @@ Kinds = Annotated[
 ]
 Word = Annotated[str | None, Query(max_length=120)]
 LastEventId = Annotated[str | None, Header(max_length=40)]
-Order = Annotated[str, Query(pattern="^-?seq$", description="`-seq` (newest first) or `seq`.")]
+Order = Annotated[
+    str,
+    Query(pattern="^-?seq$", description="As they were committed: `-seq` (newest first) or `seq`."),
+]
 
 
 # -- events -----------------------------------------------------------------------------------
@@ -93,7 +96,11 @@ async def list_events(
     *,
     audit: bool | None = None,
 ) -> PageOut[EventOut] | StreamingResponse:
-    """List what happened; with `Accept: text/event-stream` follow it as it happens."""
+    """List what happened; with `Accept: text/event-stream` follow it as it happens.
+
+    Pages and the stream go by the order in which events were committed, so that a reader who goes
+    on from a cursor or a position misses none; `at` says when each happened, which may be earlier.
+    """
     wanted = service.EventFilter(
         kinds=tuple(kind or ()),
         subject_kind="job" if job_id is not None else subject_kind,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, GpuId, NodeId
@@ -108,7 +109,7 @@ class InventoryChanges:
     sentences: tuple[tuple[str, str, str], ...] = field(default_factory=tuple)
     """(event kind, node name, sentence) of what people should hear of."""
     elsewhere: int = 0
-    """How many GPUs that were seen are not taken, for another cluster has them."""
+    """How many GPUs that were seen are not taken and may be at any time, whatever is seen here."""
 
     @property
     def any(self) -> bool:
@@ -241,16 +242,27 @@ def compare_gpu(stored: Gpu, seen: Gpu, node_name: str) -> tuple[str, str] | Non
 
 
 ELSEWHERE = "Not taken: "
-"""What the sentence begins with that a node has of GPUs that another cluster has."""
+"""What the sentence begins with that a node has of GPUs that another place has."""
 
 
-def tell_elsewhere(index_by_cluster: Mapping[str, Sequence[int]]) -> str:
-    """Return the sentence on GPUs of a node that other clusters have; empty without any."""
-    if not index_by_cluster:
+class Place(NamedTuple):
+    """Where a GPU is: `cluster` or `node`, and its name."""
+
+    what: str
+    name: str
+
+
+def tell_elsewhere(index_by_place: Mapping[Place, Sequence[int]]) -> str:
+    """Return the sentence on GPUs of a node that other places have; empty without any."""
+    if not index_by_place:
         return ""
-    parts = [f"{name_gpus(indices)} ({name})" for name, indices in sorted(index_by_cluster.items())]
+    parts = [
+        f"{name_gpus(indices)} ({f'node {name}' if what == 'node' else name})"
+        for (what, name), indices in sorted(index_by_place.items())
+    ]
+    kinds = " or ".join(sorted({place.what for place in index_by_place}))
     return (
-        f"{ELSEWHERE}{', '.join(parts)}: another cluster has the same GPU UUIDs, "
+        f"{ELSEWHERE}{', '.join(parts)}: another {kinds} has the same GPU UUIDs, "
         "and keeps them until they are gone there."
     )
 

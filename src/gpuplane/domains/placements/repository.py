@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     case,
+    func,
     insert,
     select,
     update,
@@ -32,7 +33,7 @@ from gpuplane.core.ids import (
 )
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements.errors import GuardBroken
-from gpuplane.domains.placements.rules import (
+from gpuplane.domains.placements.rules.values import (
     Allocation,
     DeviceGuard,
     Holder,
@@ -101,6 +102,17 @@ def list_device_guards(
     if cluster_id is not None:
         query = query.where(devices.c.cluster_id == cluster_id)
     return [DeviceGuard(**row) for row in session.rows(query)]
+
+
+def count_unheld(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[ClusterId, int]:
+    """Return how many devices that nothing holds are counted for each of these clusters."""
+    found: dict[ClusterId, int] = {}
+    for chunk in _chunks(cluster_ids):
+        ours = (devices.c.cluster_id.in_(chunk), devices.c.allocated_milli == 0)
+        query = select(devices.c.cluster_id, func.count().label("count")).where(*ours)
+        rows = session.rows(query.group_by(devices.c.cluster_id))
+        found.update({ClusterId(row["cluster_id"]): row["count"] for row in rows})
+    return found
 
 
 def insert_guards(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpuplane.kube.accounts import Object, account_objects
 from gpuplane.kube.kueue.names import (
     GROUP,
     MANAGED_LABEL,
@@ -21,7 +22,6 @@ from gpuplane.kube.kueue.names import (
     ApiVersion,
 )
 
-Object = dict[str, Any]
 NAMESPACE = "kueue-system"
 ACCOUNT = "gpuplane-multikueue"
 TOKEN_SECRET = "gpuplane-multikueue-token"
@@ -49,43 +49,7 @@ RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 def worker_objects() -> tuple[Object, ...]:
     """Return the account on a worker that a manager comes with, its rights and its token."""
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
-    rbac = "rbac.authorization.k8s.io/v1"
-    return (
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": ACCOUNT, "namespace": NAMESPACE, "labels": _LABELS},
-        },
-        {
-            "apiVersion": rbac,
-            "kind": "ClusterRole",
-            "metadata": {"name": ACCOUNT, "labels": _LABELS},
-            "rules": [
-                {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-                for group, resource, verbs in RULES
-            ],
-        },
-        {
-            "apiVersion": rbac,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": ACCOUNT, "labels": _LABELS},
-            "roleRef": role,
-            "subjects": [subject],
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/service-account-token",
-            "metadata": {
-                "name": TOKEN_SECRET,
-                "namespace": NAMESPACE,
-                "labels": _LABELS,
-                "annotations": {"kubernetes.io/service-account.name": ACCOUNT},
-            },
-        },
-    )
+    return account_objects(NAMESPACE, ACCOUNT, TOKEN_SECRET, RULES, _LABELS)
 
 
 def worker_name(position: int, cluster: str) -> str:

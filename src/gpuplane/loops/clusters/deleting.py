@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.core.ids import ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.core.runs.plans import Answer, Completed, Failed, Sleeping, StepCall
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterState
 from gpuplane.domains.jobs import service as jobs
@@ -94,7 +95,7 @@ async def _lose(tools: ClusterTools, attempts: tuple[Attempt, ...], now: int) ->
             rank=replica.rank,
             phase=Phase.LOST,
             ended_at=now,
-            reason=str(Word.SUPERVISOR_LOST),
+            reason=str(Word.END_NOT_SEEN),
             message="Its cluster was deleted by force and did not say how it ended.",
         )
         for attempt in attempts
@@ -173,6 +174,24 @@ async def remove_ours(client: KubeClient, ids: Collection[str]) -> int:
                 await client.delete(kind, about["name"], about.get("namespace"))
                 removed += 1
     return removed
+
+
+async def retire_left(tools: ClusterTools) -> None:
+    """End the time of devices that deleted clusters left behind, as it should have with them.
+
+    Databases from before it was ended at the deletion have some, and what was held just then is
+    given back later.
+    """
+
+    def left(session: ReadSession) -> list[tuple[ClusterId, int]]:
+        gone = {each.id: each.deleted_at for each in clusters.list_deleted(session)}
+        found = placements.count_unheld(session, list(gone))
+        return [(key, at) for key in found if (at := gone[key]) is not None]
+
+    for cluster_id, at in await tools.database.read(left):
+        retire = partial(placements.retire_cluster, cluster_id=cluster_id, at=at)
+        ended = await tools.database.write("clusters.retire_left", retire)
+        log.info("the time of %d devices of deleted cluster %s was ended", len(ended), cluster_id)
 
 
 async def forget(

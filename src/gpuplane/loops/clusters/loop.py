@@ -13,7 +13,13 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.core.lifecycle.runs import RunStatus
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters import service as clusters
-from gpuplane.domains.clusters.service import Cluster, ClusterState, ContactPolicy, HealthCheck
+from gpuplane.domains.clusters.service import (
+    Cluster,
+    ClusterState,
+    ContactPolicy,
+    HealthCheck,
+    LookTimes,
+)
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.kit.errors import ProductError
 from gpuplane.kube.clients import KubeClient
@@ -21,13 +27,14 @@ from gpuplane.kube.connections import BadKubeconfig
 from gpuplane.kube.errors import KubeError
 from gpuplane.kube.sessions import ClientLimits
 from gpuplane.loops.clusters.collecting import Collector
+from gpuplane.loops.clusters.deleting import retire_left
 from gpuplane.loops.clusters.health import check
 from gpuplane.loops.clusters.tools import ClusterTools
 
 log = logging.getLogger("gpuplane.clusters")
 
 UNTOLD_MS = 300_000
-"""A check that says the same as before is stored anew after this."""
+"""A check that says the same as before is stored anew after this; `LookTimes` tells meanwhile."""
 REQUEST_SHARE = 0.8
 """Of the time that a look has, so that one that is refused again and again is told as refused."""
 ENDED_BADLY = (RunStatus.FAILED, RunStatus.CANCELLED)
@@ -54,9 +61,21 @@ class ClustersLoop:
 
     name = "clusters"
 
-    def __init__(self, tools: ClusterTools, settings: LookSettings | None = None) -> None:
-        """Make the loop."""
+    def __init__(
+        self,
+        tools: ClusterTools,
+        settings: LookSettings | None = None,
+        looks: LookTimes | None = None,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            tools: What it works with.
+            settings: How clusters are looked at.
+            looks: Told of every look that finds what is stored.
+        """
         self._tools = tools
+        self._times = looks or LookTimes()
         self._settings = settings or LookSettings()
         self.period_s = self._settings.period_s
         self._clients: dict[ClusterId, tuple[int, KubeClient]] = {}
@@ -66,6 +85,7 @@ class ClustersLoop:
 
     async def run_once(self) -> bool:
         """Begin a look at each cluster that is due, and wait no longer than one may take."""
+        await retire_left(self._tools)
         now = self._tools.clock.now_ms()
         known = await self._tools.database.read(clusters.list_clusters)
         ours = [each for each in known if each.kind == clusters.KUBERNETES]
@@ -161,9 +181,12 @@ class ClustersLoop:
         now = self._tools.clock.now_ms()
         if failure is not None:
             log.warning("cluster %s: %s", cluster.name, failure)
+            known = self._times.checks_of(cluster)
             found = (HealthCheck("api_server", "unhealthy", failure[:500], now),
-                     *(each for each in cluster.health if each.kind != "api_server"))  # fmt: skip
-        if failure is None and not _is_news(cluster, found, now):
+                     *(each for each in known if each.kind != "api_server"))  # fmt: skip
+            self._times.forget(cluster.id)
+        elif not _is_news(cluster, found, now):
+            self._times.note(cluster.id, now)
             return
         with_policy = partial(
             clusters.note_look,

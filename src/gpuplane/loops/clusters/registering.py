@@ -26,7 +26,8 @@ async def verify_connection(
 ) -> Answer:
     """Reach the cluster, note what it is, and name each right that is missing."""
     async with asyncio.timeout(CALL_S), tools.client(cluster) as client:
-        look = await look_at(client, cluster.server_url)
+        brings_addons = given.get("addons") != []
+        look = await look_at(client, cluster.server_url, brings_addons=brings_addons)
     if look.is_too_old or look.blockers:
         said = "; ".join(right.sentence for right in look.blockers) or look.version
         word = "RightsMissing" if look.blockers else "VersionNotSupported"

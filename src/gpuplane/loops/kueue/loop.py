@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpuplane.backends.interface import ReachesKubernetes
+from gpuplane.backends.capabilities import ReachesKubernetes
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.scheduling.policy import Boosts
 from gpuplane.db.database import Database

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpuplane.backends.interface import Repartitions
+from gpuplane.backends.capabilities import Repartitions
 from gpuplane.core.ids import ClusterId, JobId
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.core.scheduling.decisions import (

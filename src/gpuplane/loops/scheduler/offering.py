@@ -118,23 +118,51 @@ def refuse_dispatch(
     reason: Reason | None = None
     fits = False
     for worker in workers:
-        known = (
-            each
-            for each in worker.queues.local_queues
-            if (each.tenant, each.name) == (tenant, door.name)
-        )
-        there = next(known, None)
-        if there is None or there.cluster_queue not in _real_queues(worker):
+        there = _find_door(worker, tenant, door.name)
+        if there is None:
             return Reason(
                 Word.NO_QUEUE,
                 f"{name} may dispatch it to {worker.cluster.name}, where LocalQueue {door.name} of "
                 f"{tenant} is not declared through gpuplane.",
                 f"Declare a queue of that name on {worker.cluster.name}.",
             )
-        told = _shape_refusal(worker, job) or _misfit(worker, there.cluster_queue, job)
+        told = _unfit(worker, there, job)
         fits = fits or told is None
         reason = reason or told
     return None if fits else reason
+
+
+def list_workers(
+    world: World, view: ClusterView, offer: NewOffer, job: Job
+) -> tuple[tuple[ClusterView, str], ...]:
+    """Return who could run what is offered to a queue that dispatches, best first.
+
+    Each is a cluster with its ClusterQueue; it is empty where the queue's own cluster runs it.
+    """
+    if offer.cluster_queue not in queues.dispatching_queues(view.cluster):
+        return ()
+    tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
+    name = offer.local_queue.rpartition("/")[2]
+    known = {each.cluster.name: each for each in world.clusters}
+    found = []
+    for worker in queues.dispatch_workers(view.cluster):
+        there = None if worker not in known else _find_door(known[worker], tenant, name)
+        if there is not None and _unfit(known[worker], there, job) is None:
+            found.append((known[worker], there.cluster_queue))
+    return tuple(found)
+
+
+def _find_door(worker: ClusterView, tenant: str, name: str) -> LocalQueueSpec | None:
+    """Return a tenant's LocalQueue of a name on a worker, if it was declared through us."""
+    for each in worker.queues.local_queues:
+        if (each.tenant, each.name) == (tenant, name):
+            return each if each.cluster_queue in _real_queues(worker) else None
+    return None
+
+
+def _unfit(worker: ClusterView, door: LocalQueueSpec, job: Job) -> Reason | None:
+    """Return why a worker can never run a job that comes through a door, or None."""
+    return _shape_refusal(worker, job) or _misfit(worker, door.cluster_queue, job)
 
 
 def _misfit(view: ClusterView, queue: str, job: Job) -> Reason | None:

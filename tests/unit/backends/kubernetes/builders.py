@@ -70,14 +70,18 @@ def ended(code: int, **more: Any) -> dict[str, Any]:
 
 
 def a_main(
-    kind: str = "Job", *, suspend: bool = False, conditions: list[dict[str, str]] | None = None
+    kind: str = "Job",
+    *,
+    suspend: bool = False,
+    conditions: list[dict[str, str]] | None = None,
+    managed_by: str | None = None,
 ) -> Main:
     """Return the workload of the attempt."""
     found: Main = msgspec.convert(
         {
             "metadata": {"name": "j", "uid": "main", "labels": {ATTEMPT_ID: str(ID)}},
             "kind": kind,
-            "spec": {"suspend": suspend},
+            "spec": {"suspend": suspend, "managedBy": managed_by},
             "status": {"conditions": conditions or []},
         },
         Main,

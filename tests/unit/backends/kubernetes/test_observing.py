@@ -46,6 +46,11 @@ def failed(**fields: Any) -> Pod:
         (a_pod(phase="Succeeded", state=ended(0)), Word.COMPLETED, ""),
         (failed(), Word.NON_ZERO_EXIT, "exited with code 1"),
         (failed(state=ended(1, message="no such file")), Word.NON_ZERO_EXIT, "no such file"),
+        (
+            failed(state=ended(1, message="Traceback:\n  line 3\nValueError: no\n\n")),
+            Word.NON_ZERO_EXIT,
+            "exited with code 1: ValueError: no",
+        ),
         (failed(state=ended(139)), Word.SIGNALLED, "signal 11"),
         (failed(state=ended(137, reason="OOMKilled")), Word.OUT_OF_MEMORY, "OOMKilled"),
         (
@@ -215,6 +220,26 @@ def test_a_pod_that_vanished_running_was_deleted_where_its_node_is_well_and_lost
     for nodes in ({}, {NODE: NodeState(ready=False)}):
         outcome = compute_outcomes(replace(sight, nodes=nodes), NOW)[0]
         assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.NODE_LOST)
+
+
+def test_a_pod_that_went_while_nobody_looked_was_deleted_when_its_job_says_so() -> None:
+    told = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded",
+            "message": "it failed once", "lastTransitionTime": "2026-01-02T03:04:05Z"}  # fmt: skip
+    outcome = compute_outcomes(a_sight(main=a_main(conditions=[told])), NOW)[0]
+    assert (outcome.phase, outcome.reason) == (Phase.LOST, Word.DELETED)
+    assert "deleted or evicted on the cluster while nobody looked" in outcome.message
+    assert "BackoffLimitExceeded: it failed once" in outcome.message
+    assert outcome.ended_at < NOW
+
+
+def test_how_others_of_a_gang_or_on_a_worker_ended_that_are_gone_is_not_known() -> None:
+    over = a_main(conditions=[{"type": "Failed", "status": "True", "reason": "FailedIndexes"}])
+    gang = compute_outcomes(a_sight(failed(), main=over, record=a_record((0, 1))), NOW)
+    assert (gang[0].reason, gang[1].reason) == (Word.NON_ZERO_EXIT, Word.END_NOT_SEEN)
+    assert gang[0].ended_at < gang[1].ended_at  # what failed first is what the job failed of
+    there = a_main(conditions=[{"type": "Failed", "status": "True"}],
+                   managed_by="kueue.x-k8s.io/multikueue")  # fmt: skip
+    assert compute_outcomes(a_sight(main=there), NOW)[0].reason == Word.END_NOT_SEEN
 
 
 def test_a_signal_that_nobody_sent_by_deleting_the_pod_keeps_its_own_word() -> None:

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.backends.interface import (
-    Backend,
-    BackendError,
-    Checkpoints,
-    FetchesArtifacts,
-    ObservesChanges,
-    Phase,
-    ReadsLogs,
-    StaleEpoch,
-    Tombstoned,
-)
+from gpuplane.backends.capabilities import Checkpoints, FetchesArtifacts, ObservesChanges, ReadsLogs
+from gpuplane.backends.interface import Backend, BackendError, Phase, StaleEpoch, Tombstoned
 from gpuplane.backends.simulated import Fleet
 from gpuplane.core.workloads import HealthCheck, JobType, RestartPolicy
 from tests.clocks import NOON_MS, FakeClock

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.backends.interface import BackendError, GpuObservation, MigOrder, Repartitions
+from gpuplane.backends.capabilities import Repartitions
+from gpuplane.backends.interface import BackendError, GpuObservation, MigOrder
 from gpuplane.backends.simulated import Fleet, SimulatedBackend
 from tests.clocks import FakeClock
 from tests.unit.backends.simulated.conftest import Open

@@ -13,10 +13,12 @@ from gpuplane.domains.clusters.rules import (
     Cluster,
     ClusterState,
     ContactPolicy,
+    HealthCheck,
     decide_reached,
     decide_unreached,
     may_be_tried,
 )
+from gpuplane.domains.clusters.service import LookTimes
 
 S = 1000
 
@@ -30,6 +32,19 @@ def a_cluster(state: ClusterState = ClusterState.AVAILABLE, **more: Any) -> Clus
         "created_at": 0, "updated_at": 0, "version": 1,
     }  # fmt: skip
     return Cluster(**{**given, **more})
+
+
+def test_a_check_is_as_new_as_the_last_look_that_found_it() -> None:
+    checks = tuple(HealthCheck(kind, "healthy", "", 100) for kind in ("api_server", "nodes"))
+    cluster, looks = a_cluster(health=checks), LookTimes()
+    assert looks.checks_of(cluster) == checks
+    looks.note(cluster.id, 900)
+    assert [each.checked_at for each in looks.checks_of(cluster)] == [900, 900]
+    looks.note(ClusterId(UUID(int=2)), 2_000)
+    stored = replace(cluster, health=(replace(checks[0], checked_at=1_000), checks[1]))
+    assert [each.checked_at for each in looks.checks_of(stored)] == [1_000, 900]
+    looks.forget(cluster.id)
+    assert looks.checks_of(cluster) == checks
 
 
 def fail(cluster: Cluster, now: int, policy: ContactPolicy | None = None) -> Cluster:

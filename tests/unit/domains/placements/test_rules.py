@@ -21,17 +21,19 @@ from gpuplane.core.ids import (
     UserId,
 )
 from gpuplane.core.reasons import Word
-from gpuplane.domains.placements.rules import (
-    DeviceGuard,
-    NodeGuard,
-    PlacementOrder,
-    ReplicaOrder,
-    Reservation,
+from gpuplane.domains.placements.rules.booking import (
     choose_devices,
     choose_reservation,
     compute_capacity,
     share_of,
     take,
+)
+from gpuplane.domains.placements.rules.values import (
+    DeviceGuard,
+    NodeGuard,
+    PlacementOrder,
+    ReplicaOrder,
+    Reservation,
 )
 
 CLUSTER = ClusterId(UUID(int=1))

@@ -62,7 +62,11 @@ async def read_connection(text: str, context: str | None) -> Connection:
 
 
 async def look_by(
-    connection: Connection, admission: str | None, *, is_worker: bool = False
+    connection: Connection,
+    admission: str | None,
+    *,
+    is_worker: bool = False,
+    brings_addons: bool = False,
 ) -> Look:
     """Return what a cluster is, if it can be registered.
 
@@ -72,7 +76,9 @@ async def look_by(
     try:
         limits = ClientLimits(request_s=REQUEST_S)
         async with asyncio.timeout(LOOK_S), KubeClient(connection, limits=limits) as client:
-            found = await look_at(client, connection.server, is_worker=is_worker)
+            found = await look_at(
+                client, connection.server, is_worker=is_worker, brings_addons=brings_addons
+            )
     except TimeoutError:
         raise _unreachable(connection, f"It did not answer within {LOOK_S:g} s.") from None
     except KubeError as error:

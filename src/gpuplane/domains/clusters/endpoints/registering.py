@@ -98,7 +98,10 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     connection = await read_connection(text, asked.context)
     call.is_costly = True  # from here on a cluster is reached out to
     is_worker = asked.role == "worker"  # as asked for; by itself none is told to be one
-    look = await look_by(connection, asked.admission, is_worker=is_worker)
+    brings_addons = asked.addons is None or len(asked.addons) > 0
+    look = await look_by(
+        connection, asked.admission, is_worker=is_worker, brings_addons=brings_addons
+    )
     await _refuse_known(call, look)
     cluster = _new_cluster(asked, look, call.now)
     credential = await _sealed(call, cluster.id, text, look, 1)

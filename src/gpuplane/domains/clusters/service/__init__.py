@@ -33,6 +33,7 @@ from gpuplane.domains.clusters.service.credentials import (
     revoke_key,
     rewrap_credentials,
 )
+from gpuplane.domains.clusters.service.looks import LookTimes
 from gpuplane.domains.clusters.service.operating import (
     announce_maintenance,
     begin_due_maintenance,
@@ -47,6 +48,7 @@ from gpuplane.domains.clusters.service.operating import (
     grant_known,
     has_due_maintenance,
     list_clusters,
+    list_deleted,
     list_grants,
     list_maintenance,
     list_usable,
@@ -114,6 +116,7 @@ __all__ = [
     "Credential",
     "HealthCheck",
     "HealthKind",
+    "LookTimes",
     "MaintenanceWindow",
     "Platform",
     "PreemptionPolicy",
@@ -144,6 +147,7 @@ __all__ = [
     "list_addons",
     "list_clusters",
     "list_credential_numbers",
+    "list_deleted",
     "list_grants",
     "list_keys",
     "list_known_addons",

@@ -119,6 +119,11 @@ def list_clusters(session: ReadSession) -> tuple[Cluster, ...]:
     return repository.list_clusters(session)
 
 
+def list_deleted(session: ReadSession) -> tuple[Cluster, ...]:
+    """Return every cluster that was deleted, by name."""
+    return repository.list_deleted(session)
+
+
 def names_of_all(session: ReadSession) -> dict[ClusterId, str]:
     """Return the name of every cluster; one that was deleted has the name that it had, and says so.
 

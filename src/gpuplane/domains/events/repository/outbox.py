@@ -18,7 +18,7 @@ from gpuplane.kit.pagination import Page, PageRequest
 events = table_of(EventRow)
 stream = table_of(StreamRow)
 
-SORT_NEWEST, SORT_OLDEST = "-seq", "seq"
+SORT_NEWEST, SORT_OLDEST, SORT_TIME = "-seq", "seq", "at"
 HISTORY_PAGE = 5_000
 """Rows read at once when every history is walked: a few MiB."""
 
@@ -96,9 +96,19 @@ def list_events(
     page: PageRequest,
     sort: str,
 ) -> Page[Event]:
-    """Return one page of events, newest or oldest first."""
+    """Return one page of events.
+
+    Args:
+        session: Where to read.
+        scope: What the caller may see.
+        wanted: What the list is narrowed by.
+        page: The page asked for; its cursor was decoded with the same sort.
+        sort: By commit, newest or oldest first; or by the time at which they happened, for the few
+            of one thing: no index has the order of time for all that a filter leaves.
+    """
     query = _matching(wanted).where(visible(scope))
-    return load_page(session, query, (events.c.seq,), page, event_of, sort=sort)
+    keys = (events.c.at, events.c.seq) if sort == SORT_TIME else (events.c.seq,)
+    return load_page(session, query, keys, page, event_of, sort=sort)
 
 
 def walk_histories(

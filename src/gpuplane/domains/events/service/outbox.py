@@ -17,6 +17,7 @@ from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
 SORT_NEWEST, SORT_OLDEST = repository.SORT_NEWEST, repository.SORT_OLDEST
+SORT_TIME = repository.SORT_TIME
 RELAY = "relay"
 """The name of the loop that gives events their positions."""
 WEBHOOKS = "webhooks"
@@ -111,10 +112,14 @@ def list_events(
 def list_events_of(
     session: ReadSession, subject_kind: str, subject_id: str | UUID, page: PageRequest
 ) -> Page[Event]:
-    """Return one page of a thing's events, oldest first; the caller was let in to the thing."""
+    """Return one page of a thing's events in order of time; the caller was let in to the thing.
+
+    Those of one instant stand as they were committed. What is told late, such as a start seen after
+    the control plane came back, stands where it happened.
+    """
     wanted = EventFilter(subject_kind=subject_kind, subject_id=str(subject_id))
     everything = RowScope(everything=True)
-    return repository.list_events(session, everything, wanted, page, SORT_OLDEST)
+    return repository.list_events(session, everything, wanted, page, SORT_TIME)
 
 
 def walk_histories(

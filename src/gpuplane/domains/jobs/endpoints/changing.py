@@ -4,7 +4,8 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
-from gpuplane.backends.interface import BackendError, DecidesScale, ScalerDecides
+from gpuplane.backends.capabilities import DecidesScale
+from gpuplane.backends.interface import BackendError, ScalerDecides
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import find_backend, ref_of

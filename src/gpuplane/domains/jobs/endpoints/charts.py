@@ -8,7 +8,8 @@ import asyncio
 import logging
 from typing import cast
 
-from gpuplane.backends.interface import BackendError, ChecksCharts, Unfit
+from gpuplane.backends.capabilities import ChecksCharts
+from gpuplane.backends.interface import BackendError, Unfit
 from gpuplane.core.workloads import DeploymentType
 from gpuplane.db.calls import Call
 from gpuplane.domains.jobs import service

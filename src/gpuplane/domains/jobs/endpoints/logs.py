@@ -9,7 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from gpuplane.backends.interface import BackendError, LogChunk, OffsetGone, ReadsLogs, Stream
+from gpuplane.backends.capabilities import ReadsLogs
+from gpuplane.backends.interface import BackendError, LogChunk, OffsetGone, Stream
 from gpuplane.core.lifecycle.jobs import Condition
 from gpuplane.db.calls import Call, CallDep
 from gpuplane.domains.jobs import service
@@ -51,7 +52,9 @@ async def read_logs(
     call: CallDep,
     request: Request,
     job_id: UUID,
-    rank: Annotated[int, Query(ge=0, le=10_000)] = 0,
+    rank: Annotated[
+        int | None, Query(ge=0, le=10_000, description="The first that there is, unless told.")
+    ] = None,
     stream: Stream = Stream.STDOUT,
     offset: Offset = 0,
     limit_bytes: Annotated[int, Query(ge=1, le=MAX_BYTES)] = DEFAULT_BYTES,
@@ -62,9 +65,16 @@ async def read_logs(
         bool, Query(description="Stream both streams of every rank as they are written.")
     ] = False,
 ) -> LogsOut | StreamingResponse:
-    """Return a range of one stream, or follow all of an attempt and of those after it."""
+    """Return a range of one stream, or follow all of an attempt and of those after it.
+
+    Unless told it is the latest attempt; a range is of the one before while that has not begun.
+    """
     found = await call.read(lambda s: service.get_output(s, call.principal, job_id, attempt))
-    if follow or EVENT_STREAM in request.headers.get("accept", ""):
+    follows = follow or EVENT_STREAM in request.headers.get("accept", "")
+    if attempt is None and (found.is_last or not follows):
+        latest = found
+        found = await call.read(lambda s: service.last_written(s, latest))
+    if follows:
         seats = call.port("log_followers", Seats)
         if seats.is_full:
             raise TooManyFollowers(
@@ -80,6 +90,8 @@ async def read_logs(
             media_type=EVENT_STREAM if is_events else "text/plain; charset=utf-8",
             headers=HEADERS,
         )
+    if rank is None:
+        rank = 0 if found.attempt is None else next(iter(service.list_ranks(found.attempt)), 0)
     return await _range(call, found, rank, stream, offset, limit_bytes)
 
 
@@ -152,7 +164,7 @@ async def _follow(
             await audit(call, found, "job.logs_followed", f"{call.principal.name} follows its log.")
             try:
                 reader = able(find_backend(call, attempt), ReadsLogs, "give logs back")  # type: ignore[type-abstract]  # a protocol is asked for
-                ranks = [replica.rank for replica in attempt.replicas]
+                ranks = service.list_ranks(attempt)
                 async for chunk in reader.follow_logs(
                     ref_of(attempt), ranks, stdout_offset, stderr_offset
                 ):

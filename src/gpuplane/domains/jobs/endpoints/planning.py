@@ -28,6 +28,7 @@ from gpuplane.domains.jobs.schemas import (
     TimelineOut,
     TimelineRowOut,
     WhyOut,
+    WorkerCostOut,
 )
 from gpuplane.domains.jobs.service import Job, Outlook, Timeline, TimelineRow
 from gpuplane.kit.access import Permission, requires
@@ -156,6 +157,16 @@ async def estimate_job(call: CallDep, body: JobIn) -> EstimateOut:
                 earliest_start=None,
             )
             for each in found.cheaper
+        ],
+        by_worker=[
+            WorkerCostOut(
+                cluster=each.cluster,
+                hourly_cost=each.hourly_micro,
+                estimated_cost=each.estimated_micro,
+                max_cost=each.max_micro,
+                currency=each.currency,
+            )
+            for each in found.by_worker
         ],
     )
 

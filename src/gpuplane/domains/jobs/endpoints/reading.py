@@ -7,7 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 from fastapi.responses import StreamingResponse
 
-from gpuplane.backends.interface import BackendError, Executes, FetchesArtifacts
+from gpuplane.backends.capabilities import Executes, FetchesArtifacts
+from gpuplane.backends.interface import BackendError
 from gpuplane.db.calls import CallDep
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of
@@ -49,7 +50,7 @@ async def list_attempts(call: CallDep, job_id: UUID) -> AttemptsOut:
 async def list_job_events(
     call: CallDep, job_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> PageOut[JobEventOut]:
-    """List what happened to a job, oldest first."""
+    """List what happened to a job, in order of the time at which it happened."""
     page = page_request(limit, cursor, sort=service.SORT_EVENTS)
     found = await call.read(lambda s: service.list_events(s, call.principal, job_id, page))
     return PageOut.of(found, _event_body)

@@ -39,6 +39,7 @@ from gpuplane.domains.jobs.service import (
     Job,
     JobView,
     Names,
+    count_missing,
     count_ready,
     mask_deeply,
     mask_sensitive,
@@ -138,6 +139,7 @@ def _scale_body(attempt: Attempt) -> ScaleOut | None:
         wanted=attempt.replicas_wanted,
         since=attempt.wanted_at,
         present=len(attempt.replicas),
+        missing=count_missing(attempt),
         ready=count_ready(attempt),
         reason=attempt.growth_reason,
         message=attempt.growth_message,
@@ -153,7 +155,8 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
     spec = job.spec
     cluster = None if job.cluster_id is None else names.clusters.get(job.cluster_id)
     cost = names.costs.get(job.id, job.actual_cost_micro)
-    wanted, ready = names.scales.get(job.id, (None, None))
+    attempt = names.scales.get(job.id)
+    scale = None if attempt is None else _scale_body(attempt)
     return {
         "id": job.id,
         "name": job.name,
@@ -173,8 +176,9 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "gpu_type": spec.resources.gpu_model,
         "gpu_count": spec.resources.gpu_count,
         "replica_count": spec.replicas.count,
-        "replicas_wanted": wanted,
-        "replicas_ready": ready,
+        "replicas_wanted": None if scale is None else scale.wanted,
+        "replicas_ready": None if scale is None else scale.ready,
+        "scale": scale,
         "priority": str(spec.priority),
         "queue": job.queue or spec.queue or "",
         "labels": dict(job.labels),

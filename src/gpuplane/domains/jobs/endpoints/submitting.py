@@ -85,6 +85,10 @@ async def list_jobs(
     sort: Annotated[str | None, Query(pattern="^-?(created_at|name)$")] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
+    *,
+    replicas_missing: Annotated[
+        bool, Query(description="Only services that run with fewer replicas than they want.")
+    ] = False,
 ) -> PageOut[JobRowOut]:
     """List jobs, newest first (by name when names are asked by their beginning)."""
     order = sort or ("name" if name else service.SORT_NEWEST)
@@ -111,6 +115,7 @@ async def list_jobs(
         array_id=array_id,
         created_since=created_since,
         created_until=created_until,
+        replicas_missing=replicas_missing,
     )
     found, names = await call.read(
         lambda s: service.list_jobs(s, call.principal, wanted, page, order)

@@ -13,10 +13,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, exists, func, select
 
 from gpuplane.core.ids import JobId
+from gpuplane.core.lifecycle.jobs import HOLDING
 from gpuplane.db.pages import load_page
 from gpuplane.db.sessions import ReadSession
+from gpuplane.domains.jobs.repository.attempts import attempts, replicas
 from gpuplane.domains.jobs.repository.jobs import jobs, labels, load_jobs
 from gpuplane.domains.jobs.rules import Job, JobFilter
+from gpuplane.domains.jobs.rules.scaling import GROWING
 from gpuplane.kit.pagination import Page, PageRequest, encode_cursor
 
 SORTS: Mapping[str, tuple[ColumnElement[Any], ...]] = {
@@ -100,7 +103,9 @@ def _branches(
     by_label: bool,
 ) -> list[Select[Any]]:
     conditions = _conditions(wanted, skip_label=by_label)
-    statuses: Sequence[str | None] = wanted.statuses or (None,)
+    # Only a job that runs has replicas to miss, and there are few of those among all.
+    running = tuple(sorted(map(str, HOLDING))) if wanted.replicas_missing else (None,)
+    statuses: Sequence[str | None] = wanted.statuses or running
     seen: Sequence[tuple[str, UUID] | None] = places if places is not None else (None,)
     branches = []
     for status, place in itertools.product(statuses, seen):
@@ -134,6 +139,8 @@ def _conditions(wanted: JobFilter, *, skip_label: bool) -> list[ColumnElement[bo
         found.append(jobs.c.created_at >= wanted.created_since)
     if wanted.created_until is not None:
         found.append(jobs.c.created_at < wanted.created_until)
+    if wanted.replicas_missing:
+        found.append(_misses_replicas())
     for key, value in wanted.labels[1:] if skip_label else wanted.labels:
         other = labels.alias()
         found.append(
@@ -147,6 +154,25 @@ def _conditions(wanted: JobFilter, *, skip_label: bool) -> list[ColumnElement[bo
             .correlate(jobs)
         )
     return found
+
+
+def _misses_replicas() -> ColumnElement[bool]:
+    """Return the condition that a job's attempt has fewer replicas than it is to have."""
+    staying = (
+        select(func.count())
+        .where(replicas.c.attempt_id == attempts.c.id, replicas.c.leaving_at.is_(None))
+        .correlate(attempts)
+        .scalar_subquery()
+    )
+    return (
+        exists()
+        .where(
+            attempts.c.id == jobs.c.current_attempt_id,
+            attempts.c.state.in_(sorted(GROWING)),
+            attempts.c.replicas_wanted > staying,
+        )
+        .correlate(jobs)
+    )
 
 
 def _column(name: str, wanted: JobFilter) -> ColumnElement[Any]:

@@ -13,6 +13,7 @@ class JobFilter:
         labels: (key, value), all of them.
         created_since: From this instant on.
         created_until: Before this instant.
+        replicas_missing: Only services that run with fewer replicas than they are to have.
     """
 
     statuses: tuple[str, ...] = ()
@@ -33,3 +34,4 @@ class JobFilter:
     array_id: UUID | None = None
     created_since: int | None = None
     created_until: int | None = None
+    replicas_missing: bool = False

@@ -75,6 +75,7 @@ FIXES: dict[str, str] = {
     Word.NODE_LOST: "Wait: it goes on when the node is seen again, or is tried elsewhere.",
     Word.EVICTED: "Read the message: the node lacked memory or disk, or more urgent pods came.",
     Word.DELETED: "Find out who deleted it on its cluster; retry it if that was not meant.",
+    Word.END_NOT_SEEN: "Read its log for how far it came, then retry it.",
     Word.SUPERVISOR_LOST: "Retry it; what watched it is gone.",
     Word.GPU_FAILED: "Retry it; it will be given other GPUs.",
     Word.CANCELLED: "Retry it if it was cancelled by mistake.",
@@ -110,6 +111,20 @@ def describe_mending(cluster: str, queue: str, flavors: Sequence[str]) -> str:
         f"{', '.join(flavors)}. Look at `gpuplane quotas show {queue} --cluster {cluster}`; take "
         f"out what is not there: `gpuplane quotas set {queue} --cluster {cluster} {drops}`, or "
         "add nodes of it."
+    )
+
+
+def describe_dead(cluster: str, kind: str, queue: str, message: str) -> str:
+    """Return that a queue of a worker admits nothing, with what its Kueue says of it."""
+    why = f": {message.rstrip('.')}" if message else ""
+    return f"{kind} {queue} of {cluster}, to which it may be dispatched, admits nothing{why}."
+
+
+def describe_waking(cluster: str, kind: str, queue: str) -> str:
+    """Return what to do about a queue of a worker that was stopped, or leads nowhere."""
+    return (
+        f"Waiting does not help before {kind} {queue} of {cluster} is let go on: look at it with "
+        f"`kubectl describe` there (spec.stopPolicy), or name another queue."
     )
 
 

@@ -24,6 +24,9 @@ from gpuplane.domains.jobs.rules.values import Attempt, Job, Replica
 Usage = tuple[tuple[str, str, int], ...]
 """(flavor, resource, amount) that count against a queue."""
 
+RANKS_TOLD = 100
+"""Of so many replicas that are gone, the latest, the output is told when none is named."""
+
 GROWING = frozenset({"starting", "running"})
 """States of attempts to which replicas may be added: they were started and are not to stop."""
 
@@ -37,6 +40,17 @@ def find_bounds(spec: JobSpec) -> tuple[int, int] | None:
     if spec.job_type is not JobType.SERVICE or spec.execution.chart is not None:
         return None
     return (asked.fewest, asked.most) if asked.most > asked.fewest else None
+
+
+def list_ranks(attempt: Attempt) -> tuple[int, ...]:
+    """Return the ranks whose output is an attempt's: those there are, else the last there were.
+
+    A service whose replicas all left, or were taken away, has none of them any more, and what they
+    wrote is kept all the same.
+    """
+    if attempt.replicas:
+        return tuple(sorted(each.rank for each in attempt.replicas))
+    return tuple(range(max(0, attempt.next_rank - RANKS_TOLD), attempt.next_rank))
 
 
 def list_staying(attempt: Attempt) -> tuple[Replica, ...]:

@@ -43,6 +43,7 @@ from gpuplane.domains.jobs.schemas.outgoing import (
     TimelineOut,
     TimelineRowOut,
     WhyOut,
+    WorkerCostOut,
     WorkspaceOut,
 )
 from gpuplane.domains.jobs.schemas.quotas import (
@@ -100,6 +101,7 @@ __all__ = [
     "TimelineRowOut",
     "WhenExceeded",
     "WhyOut",
+    "WorkerCostOut",
     "WorkspaceOut",
     "source_of",
     "spec_of",

@@ -18,6 +18,20 @@ from gpuplane.domains.jobs.schemas.parts import (
 from gpuplane.kit.bodies import Body, InstantOut, MoneyOut
 
 
+class ScaleOut(Body):
+    """How many replicas a service that scales has and wants, and why the next one waits."""
+
+    wanted: int
+    since: InstantOut | None
+    present: int
+    missing: int
+    """How many it does not have yet of those it wants."""
+    ready: int
+    reason: str
+    """Why the next of them waits, in one word; empty when none does or nothing is known."""
+    message: str
+
+
 class JobRowOut(Body):
     """A job as lists show it."""
 
@@ -46,6 +60,8 @@ class JobRowOut(Body):
     """How many a service that scales is to have now; null for others and when it does not run."""
     replicas_ready: int | None
     """How many of them are ready."""
+    scale: ScaleOut | None
+    """The same in full, and why the next one waits."""
     priority: str
     queue: str
     labels: dict[str, str]
@@ -94,17 +110,6 @@ class ReplicaOut(Body):
     message: str
     url: str | None
     restart_count: int
-
-
-class ScaleOut(Body):
-    """How many replicas a service that scales has and wants, and why the next one waits."""
-
-    wanted: int
-    since: InstantOut | None
-    present: int
-    ready: int
-    reason: str
-    message: str
 
 
 class AttemptOut(Body):
@@ -302,6 +307,16 @@ class PriceOptionOut(Body):
     earliest_start: InstantOut | None
 
 
+class WorkerCostOut(Body):
+    """What a job would cost on one of the clusters that its queue may dispatch it to."""
+
+    cluster: str
+    hourly_cost: MoneyOut | None
+    estimated_cost: MoneyOut | None
+    max_cost: MoneyOut | None
+    currency: str
+
+
 class EstimateOut(Body):
     """Where, when and for how much a job would run if it were submitted now."""
 
@@ -320,6 +335,9 @@ class EstimateOut(Body):
     explanation: list[str]
     prediction: PredictionOut | None
     cheaper: list[PriceOptionOut]
+    by_worker: list[WorkerCostOut]
+    """Where its queue dispatches to other clusters, the cost on each that may run it, best first;
+    the costs above are then null unless they are the same on all."""
 
 
 class ExecOut(Body):

@@ -4,7 +4,13 @@ from gpuplane.domains.events.service import Event
 from gpuplane.domains.jobs.rules import Attempt, Job, JobFilter, Replica
 from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
-from gpuplane.domains.jobs.rules.scaling import count_ready, is_bare, waiting_of
+from gpuplane.domains.jobs.rules.scaling import (
+    count_missing,
+    count_ready,
+    is_bare,
+    list_ranks,
+    waiting_of,
+)
 from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.acceptance import check_submission
 from gpuplane.domains.jobs.service.admitting import (
@@ -167,6 +173,7 @@ from gpuplane.domains.jobs.service.outputs import (
     get_output,
     get_output_to_exec,
     has_workspace,
+    last_written,
     next_attempt,
     store_workspace,
 )
@@ -305,6 +312,7 @@ __all__ = [
     "choose_project",
     "clear_reserved",
     "cluster_of",
+    "count_missing",
     "count_offers",
     "count_queue_users",
     "count_ready",
@@ -341,6 +349,7 @@ __all__ = [
     "has_workspace",
     "is_bare",
     "is_waiting",
+    "last_written",
     "learn",
     "list_attempts",
     "list_checkpoints",
@@ -358,6 +367,7 @@ __all__ = [
     "list_offers_to_take",
     "list_open",
     "list_queued_versions",
+    "list_ranks",
     "list_recent_preemptions",
     "list_running_on",
     "list_to_ensure",

@@ -51,6 +51,8 @@ class Outlook:
         change: The smallest change that would let it start now, when it was asked for.
         prediction: What is expected of it from those before it.
         durations: How long it is counted on to run.
+        workers: The clusters that its queue may dispatch it to, best first; empty where it runs on
+            the cluster that is named.
     """
 
     cluster_id: ClusterId | None
@@ -68,6 +70,7 @@ class Outlook:
     change: SmallestChange | None = None
     prediction: Prediction | None = None
     durations: Durations | None = None
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

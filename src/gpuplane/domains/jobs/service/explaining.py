@@ -12,11 +12,18 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import Event
+from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
 from gpuplane.domains.jobs.rules import Attempt, Job
-from gpuplane.domains.jobs.rules.fixes import FIXES, describe_mending, describe_standing
+from gpuplane.domains.jobs.rules.fixes import (
+    FIXES,
+    describe_dead,
+    describe_mending,
+    describe_standing,
+    describe_waking,
+)
 from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
@@ -26,7 +33,7 @@ from gpuplane.domains.queues import service as queues
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
-SORT_EVENTS = events.SORT_OLDEST
+SORT_EVENTS = events.SORT_TIME
 MAX_TIMELINE = 5_000
 """Attempts of one timeline at most: more is a shorter window."""
 
@@ -112,7 +119,10 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             sentence = next(told, sentence)
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
     if reason == Word.OFFERED:
-        fix = _find_mending(session, job) or fix
+        dead = _find_dead_workers(session, job)
+        fix = _find_mending(session, job) or dead.fix or fix
+        sentence = dead.sentence or sentence
+        explanation = (*explanation, *dead.lines)
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
 
 
@@ -126,6 +136,50 @@ def _find_mending(session: ReadSession, job: Job) -> str:
         return ""
     cluster = clusters.get_cluster(session, offer.cluster_id)
     return describe_mending(cluster.name, offer.cluster_queue, flavors)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadWorkers:
+    """What of the clusters that a job may be dispatched to admits nothing.
+
+    Args:
+        lines: A sentence for each that does not.
+        sentence: All of them, where no other is left; else empty.
+        fix: What to do about the first.
+    """
+
+    lines: tuple[str, ...] = ()
+    sentence: str = ""
+    fix: str = ""
+
+
+def _find_dead_workers(session: ReadSession, job: Job) -> _DeadWorkers:
+    """Return which workers of an offered job's manager have a queue that admits nothing."""
+    offer = offers_repository.find_of_job(session, job.id)
+    if offer is None or offer.admitted_at is not None:
+        return _DeadWorkers()
+    manager = clusters.get_cluster(session, offer.cluster_id)
+    if offer.cluster_queue not in queues.dispatching_queues(manager):
+        return _DeadWorkers()
+    names = queues.dispatch_workers(manager)
+    known = {each.name: each for each in clusters.list_clusters(session)}
+    workers = [
+        known[name] for name in names if name in known and offer.worker_id in (None, known[name].id)
+    ]
+    tenant = identity.tenants_by_ids(session, {job.tenant_id})[job.tenant_id].name
+    lines, fixes = [], []
+    for worker in workers:
+        dead = queues.find_inactive(session, worker.id, tenant, offer.queue_name)
+        if dead is None:
+            continue
+        lines.append(describe_dead(worker.name, dead.kind, dead.name, dead.message))
+        fixes.append(
+            describe_mending(worker.name, dead.name, dead.flavors)
+            if dead.flavors
+            else describe_waking(worker.name, dead.kind, dead.name)
+        )
+    is_all = bool(lines) and len(lines) == len(workers)
+    return _DeadWorkers(tuple(lines), " ".join(lines) if is_all else "", fixes[0] if is_all else "")
 
 
 def _describe_growth(attempt: Attempt) -> str:
@@ -143,7 +197,7 @@ def is_waiting(job: Job) -> bool:
 def list_events(
     session: ReadSession, principal: Principal, job_id: UUID, page: PageRequest
 ) -> Page[Event]:
-    """Return one page of what happened to a job, oldest first."""
+    """Return one page of what happened to a job, in order of time."""
     job = get_job(session, principal, job_id)
     return events.list_events_of(session, "job", job.id, page)
 

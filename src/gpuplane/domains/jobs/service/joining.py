@@ -25,7 +25,7 @@ from gpuplane.domains.jobs.service.bound_places import (
     tell_missing,
 )
 from gpuplane.domains.jobs.service.stopping import request_stop
-from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.telling import grown_event
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.placements.service import ReplicaOrder
@@ -60,10 +60,10 @@ def join(
         if attempt.id not in placements.place_running(session, [order], at).placed:
             break
         added.append(place)
-        attempts_repository.insert_replica(
-            session, replica_of(attempt.id, place, each.node_name, None)
-        )
-        _tell_joined(session, job, attempt, each, place, at)
+        replica = replica_of(attempt.id, place, each.node_name, None)
+        attempts_repository.insert_replica(session, replica)
+        told = f"{job.name} has replica {each.rank} on {each.node_name}: Kueue admitted it."
+        events.record(session, grown_event(job, attempt, replica, at, actor="kueue", message=told))
     if added:
         done = attempts_repository.update_attempt(
             session, attempt, next_rank=added[-1].rank + 1, growth_reason="", growth_message=""
@@ -145,28 +145,3 @@ def _note_waiting(
         word, message = str(Word.UNSCHEDULABLE), message.removeprefix(_UNSCHEDULABLE)
     if (attempt.growth_reason, attempt.growth_message) != (word, message):
         attempts_repository.note_growth(session, attempt.id, attempt.version, word, message)
-
-
-def _tell_joined(
-    session: WriteSession,
-    job: Job,
-    attempt: Attempt,
-    seen: ReplicaObservation,
-    place: ReplicaOrder,
-    at: int,
-) -> None:
-    events.record(
-        session,
-        job_event(
-            job, "job.grown", at, actor="kueue",
-            message=f"{job.name} has replica {seen.rank} on {seen.node_name}: Kueue admitted it.",
-            data={
-                "attempt": attempt.number,
-                "rank": seen.rank,
-                "nodes": [seen.node_name],
-                "gpu_ids": list(place.gpu_ids),
-                "wanted": attempt.replicas_wanted,
-                "wait_ms": max(0, at - (attempt.wanted_at or at)),
-            },
-        ),
-    )  # fmt: skip

@@ -16,7 +16,6 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import listing
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
-from gpuplane.domains.jobs.rules.scaling import count_ready
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.jobs.service.submission import Submission
@@ -40,8 +39,8 @@ class Names:
     """What jobs that hold devices have cost until now, in micro-units."""
     attempts: Mapping[JobId, int] = field(default_factory=dict)
     """How many attempts jobs have had, for those that were given a number at least."""
-    scales: Mapping[JobId, tuple[int, int]] = field(default_factory=dict)
-    """How many replicas services that scale want and have ready, for those that run."""
+    scales: Mapping[JobId, Attempt] = field(default_factory=dict)
+    """The attempts of services that scale, for those that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,7 @@ def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None
         users={key: each.name for key, each in users.items()},
         clusters={each.id: each for each in clusters.list_clusters(session)},
         costs=costs,
-        scales={
-            each.job_id: (each.replicas_wanted or 0, count_ready(each))
-            for each in attempts_repository.load_scaled(session, services)
-        },
+        scales={each.job_id: each for each in attempts_repository.load_scaled(session, services)},
     )
 
 

@@ -65,6 +65,11 @@ class Lookups:
         return self._largest[cluster_id]
 
     @cached_property
+    def clusters(self) -> list[Cluster]:
+        """Return every cluster."""
+        return list(clusters.list_clusters(self.session))
+
+    @cached_property
     def prices(self) -> PriceBook:
         """Return the price book."""
         return billing.load_book(self.session)

@@ -88,6 +88,18 @@ def get_output(
     return Output(job, attempt)
 
 
+def last_written(session: ReadSession, found: Output) -> Output:
+    """Return the latest attempt that has begun, where the one found has not: it wrote nothing."""
+    if found.attempt is None or found.attempt.ensured_at is not None:
+        return found
+    begun = [
+        each
+        for each in attempts_repository.list_attempts(session, found.job.id)
+        if each.ensured_at is not None and not each.forgotten
+    ]
+    return Output(found.job, begun[-1]) if begun else found
+
+
 def get_output_to_exec(session: ReadSession, principal: Principal, job_id: UUID) -> Output:
     """Return the running attempt beside which a command may be run.
 

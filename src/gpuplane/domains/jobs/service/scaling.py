@@ -38,7 +38,7 @@ from gpuplane.domains.jobs.service.evicting import note_deleted
 from gpuplane.domains.jobs.service.planning import Surroundings, load_plans_of
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
 from gpuplane.domains.jobs.service.stopping import request_stop
-from gpuplane.domains.jobs.service.telling import job_event
+from gpuplane.domains.jobs.service.telling import grown_event, job_event
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.access import Principal
 from gpuplane.kit.ids import new_id
@@ -299,21 +299,9 @@ def _add(
     )
     if not moved:  # nothing may be stored then: what is held would be nobody's
         raise JobChanged(f"{job.name} changed while a replica was being added.")
-    events.record(
-        session,
-        job_event(
-            job, "job.grown", now, actor="scheduler",
-            message=f"{job.name} was given replica {added.rank} on {added.node_name}.",
-            data={
-                "attempt": attempt.number,
-                "rank": added.rank,
-                "nodes": [added.node_name],
-                "gpu_ids": list(added.gpu_ids),
-                "wanted": attempt.replicas_wanted,
-                "wait_ms": now - (attempt.wanted_at or now),
-            },
-        ),
-    )  # fmt: skip
+    told = f"{job.name} was given replica {added.rank} on {added.node_name}."
+    grown = grown_event(job, attempt, added, now, actor="scheduler", message=told)
+    events.record(session, grown)
     return True
 
 

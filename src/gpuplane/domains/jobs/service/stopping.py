@@ -156,7 +156,7 @@ def finish_attempt(
     # A cluster that tells whole seconds may date an end before the stop that brought it about.
     asked = job.condition_at if job.condition is Condition.STOPPING else None
     told = _ended_event(job, attempt, after, verdict, cost, now)
-    events.record(session, replace(told, at=max(now, asked or now)))
+    events.record(session, replace(told, at=max(ended_at, asked or ended_at)))
     wake_followers(session, job, now)
     session.wake("scheduler", "monitor", "learner")
     if attempt.manager_id is not None:

@@ -157,7 +157,7 @@ def _accept(
     size = submission.array_size or 1
     _check_limits(lookups.session, submission, limits, size)
     states = _dependency_states(lookups.session, submission)
-    expected = estimate_at_submit(lookups, submission.spec, cluster, now)
+    expected = estimate_at_submit(lookups, submission, cluster, now)
     rows = _make_jobs(submission, cluster, expected, states, size, now)
     batch.rows += rows
     batch.facts += [facts_of(job, cluster) for job in rows]

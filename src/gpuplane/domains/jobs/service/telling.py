@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpuplane.domains.events.service import NewEvent
-from gpuplane.domains.jobs.rules import Job
+from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 
 
 def job_event(
@@ -46,3 +46,27 @@ def job_event(
             **(data or {}),
         },
     )
+
+
+def grown_event(
+    job: Job, attempt: Attempt, added: Replica, at: int, *, actor: str, message: str
+) -> NewEvent:
+    """Return the event of a service that has one replica more.
+
+    Args:
+        job: The service.
+        attempt: As it was before.
+        added: The replica.
+        at: Since when it has it.
+        actor: Who gave it.
+        message: A sentence that names job, replica and node.
+    """
+    data = {
+        "attempt": attempt.number,
+        "rank": added.rank,
+        "nodes": [added.node_name],
+        "gpu_ids": list(added.gpu_ids),
+        "wanted": attempt.replicas_wanted,
+        "wait_ms": max(0, at - (attempt.wanted_at or at)),
+    }
+    return job_event(job, "job.grown", at, actor=actor, message=message, data=data)

@@ -57,7 +57,7 @@ def sync_inventory(
     """Store what a backend sees of its nodes and return what changed.
 
     A node or GPU that is not seen any more is kept and marked absent: its history stays. A GPU that
-    another cluster has is not taken: its node tells so until it is gone there and idle.
+    another cluster or node has is not taken: its node tells so until it is gone there and idle.
     """
     stored = {node.name: node for node in repository.list_nodes(session, cluster_id)}
     uses_masters = clusters.get_cluster(session, cluster_id).enable_master_node
@@ -66,7 +66,7 @@ def sync_inventory(
     ours = elsewhere.leave_out(counted, others)
     changes = _compare(cluster_id, stored, ours, new_id, now)
     told = elsewhere.tell(stored, ours, counted, others)
-    changes = replace(changes, sentences=(*changes.sentences, *told), elsewhere=len(others.kept))
+    changes = replace(changes, sentences=(*changes.sentences, *told), elsewhere=others.awaited)
     if not changes.any:
         return changes
     repository.insert_nodes(session, changes.new_nodes)

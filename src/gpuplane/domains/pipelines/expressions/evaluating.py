@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuplane.domains.pipelines.expressions import nodes
+from gpuplane.domains.pipelines.expressions.arguments import wrong
+from gpuplane.domains.pipelines.expressions.conversions import to_text
 from gpuplane.domains.pipelines.expressions.functions import (
     FUNCTIONS,
     nearest,
-    to_text,
-    wrong,
 )
 from gpuplane.domains.pipelines.expressions.nodes import Node
 from gpuplane.domains.pipelines.expressions.problems import ExpressionError, Kind

@@ -4,30 +4,38 @@ Each takes the meter, its place and its arguments, and counts what it does befor
 """
 
 import difflib
-import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuplane.domains.pipelines.expressions import binary, instants, patterns
+from gpuplane.domains.pipelines.expressions.arguments import (
+    index_argument,
+    list_argument,
+    text_argument,
+    wrong,
+)
+from gpuplane.domains.pipelines.expressions.conversions import (
+    from_json_text,
+    is_of_kind,
+    to_bool,
+    to_double,
+    to_duration,
+    to_int,
+    to_json_text,
+    to_text,
+    to_timestamp,
+    to_uint,
+    type_name,
+)
 from gpuplane.domains.pipelines.expressions.problems import ExpressionError, Kind
 from gpuplane.domains.pipelines.expressions.values import (
     Meter,
     are_equal,
-    instant_text,
     is_number,
-    kind_of,
-    number_text,
-    to_json,
     whole,
 )
-from gpuplane.kit.depths import MAX_JSON_DEPTH
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|us|ns|m|s)")
-_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,191 +58,16 @@ def accepts(name: str, count: int) -> bool:
     return FUNCTIONS[name].least <= count <= FUNCTIONS[name].most
 
 
-def wrong(at: int, name: str, *arguments: Any) -> ExpressionError:
-    """Return the error of a function or operator that does not take these types."""
-    kinds = " and ".join(kind_of(each).removesuffix("_type") for each in arguments)
-    return ExpressionError(
-        f"{name} does not take {kinds}.", at, Kind.TYPE, "Convert with int(), double() or string()."
-    )
-
-
-def _text(at: int, name: str, value: Any, *rest: Any) -> str:
-    if not isinstance(value, str):
-        raise wrong(at, name, value, *rest)
-    return value
-
-
-def _index(at: int, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(at, name, value)
-    return value
-
-
-def _list(at: int, name: str, value: Any) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise wrong(at, name, value)
-    return value
-
-
 def _size(meter: Meter, at: int, value: Any) -> int:
     if not isinstance(value, str | bytes | list | Mapping):
         raise wrong(at, "size", value)
     return len(value)
 
 
-def to_text(meter: Meter, at: int, value: Any) -> str:
-    """Return a value as text: scalars as CEL writes them, lists and maps as JSON."""
-    match value:
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            return number_text(value)
-        case datetime():
-            return instant_text(value)
-        case timedelta():
-            return f"{number_text(value.total_seconds())}s"
-        case None:
-            return "null"
-        case bytes():
-            return binary.text_of(meter, at, value)
-    return _to_json_text(meter, at, value)
-
-
-def _to_uint(meter: Meter, at: int, value: Any) -> int:
-    """Return a whole number that is not negative: JSON has no kind of its own for them."""
-    found = _to_int(meter, at, value)
-    if found < 0 or isinstance(value, datetime):
-        raise ExpressionError(f"{found} is no uint.", at, Kind.TYPE)
-    return found
-
-
-def _to_json_text(meter: Meter, at: int, value: Any, indent: Any = None) -> str:
-    width = 2 if indent is not None else None
-    text = json.dumps(to_json(value, meter, at), ensure_ascii=False, indent=width)
-    meter.make(at, len(text))
-    return text
-
-
-def _from_json_text(meter: Meter, at: int, value: Any) -> Any:
-    text = _text(at, "fromJson", value)
-    meter.make(at, 8 * len(text))
-    if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
-        deepest = depth = 0
-        for sign in text:
-            depth += (sign in "[{") - (sign in "]}")
-            deepest = max(deepest, depth)
-        if deepest > MAX_JSON_DEPTH:
-            raise ExpressionError(f"The JSON is more than {MAX_JSON_DEPTH} deep.", at, Kind.BUDGET)
-    try:
-        return _checked(json.loads(text, parse_constant=_no_constant), at)
-    except (ValueError, RecursionError) as error:
-        raise ExpressionError(f"The text is no JSON: {error}.", at, Kind.TYPE) from error
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
-
-
-def _checked(value: Any, at: int) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return whole(value, at)
-    if isinstance(value, list):
-        return [_checked(item, at) for item in value]
-    if isinstance(value, dict):
-        return {key: _checked(item, at) for key, item in value.items()}
-    return value
-
-
-def _to_int(meter: Meter, at: int, value: Any) -> int:
-    match value:
-        case bool():
-            pass
-        case int():
-            return value
-        case float() if math.isfinite(value):
-            return whole(int(value), at)
-        case str() if re.fullmatch(r"-?[0-9]{1,19}", value):
-            return whole(int(value), at)
-        case datetime():
-            return math.floor(value.timestamp())
-        case str():
-            raise ExpressionError(f"{value[:50]!r} is no whole number.", at, Kind.TYPE)
-    raise wrong(at, "int", value)
-
-
-def _to_double(meter: Meter, at: int, value: Any) -> float:
-    if is_number(value):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value) if len(value) < 400 and "_" not in value else math.nan
-        except ValueError:
-            raise ExpressionError(f"{value[:50]!r} is no number.", at, Kind.TYPE) from None
-    raise wrong(at, "double", value)
-
-
-def _to_bool(meter: Meter, at: int, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value in ("true", "True", "TRUE", "t", "1"):
-        return True
-    if isinstance(value, str) and value in ("false", "False", "FALSE", "f", "0"):
-        return False
-    raise wrong(at, "bool", value)
-
-
-def _timestamp(meter: Meter, at: int, value: Any) -> datetime:
-    if isinstance(value, datetime):
-        return value
-    try:
-        if isinstance(value, str) and "T" in value and len(value) < 40:
-            instant = datetime.fromisoformat(value)
-            if instant.tzinfo is not None:
-                return instant.astimezone(UTC)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value, UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    raise ExpressionError(
-        "An instant is written as RFC 3339 with a zone.",
-        at,
-        Kind.TYPE,
-        "Such as timestamp('2026-05-01T09:00:00Z').",
-    )
-
-
-def _duration(meter: Meter, at: int, value: Any) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    text = _text(at, "duration", value)
-    body = text.removeprefix("-")
-    parts = _DURATION.findall(body) if len(body) < 60 else []
-    if not parts or "".join(number + unit for number, unit in parts) != body:
-        raise ExpressionError("A duration is written like '1h30m'.", at, Kind.TYPE)
-    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
-    try:
-        return timedelta(seconds=-seconds if text.startswith("-") else seconds)
-    except OverflowError:
-        raise ExpressionError("The duration is too long.", at, Kind.TYPE) from None
-
-
-def _type_name(meter: Meter, at: int, value: Any) -> str:
-    return kind_of(value)
-
-
-def _is_kind(meter: Meter, at: int, value: Any, kind: str) -> bool:
-    found = kind_of(value).removesuffix("_type")
-    return found == kind or (kind == "number" and found in ("int", "double"))
-
-
 def _contains(meter: Meter, at: int, value: Any, part: Any) -> bool:
-    text = _text(at, "contains", value, part)
+    text = text_argument(at, "contains", value, part)
     meter.spend(at, len(text) // 16)
-    return _text(at, "contains", part) in text
+    return text_argument(at, "contains", part) in text
 
 
 def _member(meter: Meter, at: int, value: Any, container: Any) -> bool:
@@ -249,51 +82,51 @@ def _member(meter: Meter, at: int, value: Any, container: Any) -> bool:
 
 
 def _starts_with(meter: Meter, at: int, value: Any, part: Any) -> bool:
-    return _text(at, "startsWith", value).startswith(_text(at, "startsWith", part))
+    return text_argument(at, "startsWith", value).startswith(text_argument(at, "startsWith", part))
 
 
 def _ends_with(meter: Meter, at: int, value: Any, part: Any) -> bool:
-    return _text(at, "endsWith", value).endswith(_text(at, "endsWith", part))
+    return text_argument(at, "endsWith", value).endswith(text_argument(at, "endsWith", part))
 
 
 def _matches(meter: Meter, at: int, value: Any, pattern: Any) -> bool:
-    text = _text(at, "matches", value)
-    return patterns.matches(text, _text(at, "matches", pattern), meter, at)
+    text = text_argument(at, "matches", value)
+    return patterns.matches(text, text_argument(at, "matches", pattern), meter, at)
 
 
 def _lower(meter: Meter, at: int, value: Any) -> str:
-    text = _text(at, "lowerAscii", value)
+    text = text_argument(at, "lowerAscii", value)
     meter.make(at, len(text))
     return "".join(chr(ord(sign) + 32) if "A" <= sign <= "Z" else sign for sign in text)
 
 
 def _upper(meter: Meter, at: int, value: Any) -> str:
-    text = _text(at, "upperAscii", value)
+    text = text_argument(at, "upperAscii", value)
     meter.make(at, len(text))
     return "".join(chr(ord(sign) - 32) if "a" <= sign <= "z" else sign for sign in text)
 
 
 def _lower_all(meter: Meter, at: int, value: Any) -> str:
-    text = _text(at, "lower", value)
+    text = text_argument(at, "lower", value)
     meter.make(at, 2 * len(text))
     return text.lower()
 
 
 def _upper_all(meter: Meter, at: int, value: Any) -> str:
-    text = _text(at, "upper", value)
+    text = text_argument(at, "upper", value)
     meter.make(at, 3 * len(text))
     return text.upper()
 
 
 def _trim(meter: Meter, at: int, value: Any) -> str:
-    text = _text(at, "trim", value)
+    text = text_argument(at, "trim", value)
     meter.make(at, len(text))
     return text.strip()
 
 
 def _replace(meter: Meter, at: int, value: Any, old: Any, new: Any, most: Any = -1) -> str:
-    text, old, new = (_text(at, "replace", each) for each in (value, old, new))
-    limit = _index(at, "replace", most)
+    text, old, new = (text_argument(at, "replace", each) for each in (value, old, new))
+    limit = index_argument(at, "replace", most)
     meter.spend(at, len(text) // 16)
     count = text.count(old)
     count = min(count, limit) if limit >= 0 else count
@@ -302,8 +135,8 @@ def _replace(meter: Meter, at: int, value: Any, old: Any, new: Any, most: Any = 
 
 
 def _split(meter: Meter, at: int, value: Any, by: Any, most: Any = -1) -> list[str]:
-    text, by = _text(at, "split", value), _text(at, "split", by)
-    limit = _index(at, "split", most)
+    text, by = text_argument(at, "split", value), text_argument(at, "split", by)
+    limit = index_argument(at, "split", most)
     meter.make(at, len(text) + 8 * (text.count(by) + 1))
     if limit == 0:
         return []
@@ -314,17 +147,17 @@ def _split(meter: Meter, at: int, value: Any, by: Any, most: Any = -1) -> list[s
 
 
 def _join(meter: Meter, at: int, value: Any, by: Any = "") -> str:
-    parts = [to_text(meter, at, item) for item in _list(at, "join", value)]
-    by = _text(at, "join", by)
+    parts = [to_text(meter, at, item) for item in list_argument(at, "join", value)]
+    by = text_argument(at, "join", by)
     meter.make(at, sum(map(len, parts)) + len(by) * len(parts))
     meter.spend(at, len(parts))
     return str(by).join(parts)
 
 
 def _substring(meter: Meter, at: int, value: Any, start: Any, end: Any = None) -> str:
-    text = _text(at, "substring", value)
-    first = _index(at, "substring", start)
-    last = len(text) if end is None else _index(at, "substring", end)
+    text = text_argument(at, "substring", value)
+    first = index_argument(at, "substring", start)
+    last = len(text) if end is None else index_argument(at, "substring", end)
     if not 0 <= first <= last <= len(text):
         raise ExpressionError(
             f"The text has {len(text)} characters, and {first} to {last} were asked.", at, Kind.TYPE
@@ -334,22 +167,22 @@ def _substring(meter: Meter, at: int, value: Any, start: Any, end: Any = None) -
 
 
 def _char_at(meter: Meter, at: int, value: Any, place: Any) -> str:
-    text, index = _text(at, "charAt", value), _index(at, "charAt", place)
+    text, index = text_argument(at, "charAt", value), index_argument(at, "charAt", place)
     if not 0 <= index <= len(text):
         raise ExpressionError(f"The text has {len(text)} characters.", at, Kind.TYPE)
     return text[index : index + 1]
 
 
 def _index_of(meter: Meter, at: int, value: Any, part: Any) -> int:
-    text = _text(at, "indexOf", value)
+    text = text_argument(at, "indexOf", value)
     meter.spend(at, len(text) // 16)
-    return text.find(_text(at, "indexOf", part))
+    return text.find(text_argument(at, "indexOf", part))
 
 
 def _last_index_of(meter: Meter, at: int, value: Any, part: Any) -> int:
-    text = _text(at, "lastIndexOf", value)
+    text = text_argument(at, "lastIndexOf", value)
     meter.spend(at, len(text) // 16)
-    return text.rfind(_text(at, "lastIndexOf", part))
+    return text.rfind(text_argument(at, "lastIndexOf", part))
 
 
 def _reverse(meter: Meter, at: int, value: Any) -> Any:
@@ -380,21 +213,21 @@ def _values(meter: Meter, at: int, value: Any) -> list[Any]:
 
 
 def _first(meter: Meter, at: int, value: Any) -> Any:
-    items = value if isinstance(value, str) else _list(at, "first", value)
+    items = value if isinstance(value, str) else list_argument(at, "first", value)
     if not items:
         raise ExpressionError("There is no first of none.", at, Kind.MISSING, "Use default().")
     return items[0]
 
 
 def _last(meter: Meter, at: int, value: Any) -> Any:
-    items = value if isinstance(value, str) else _list(at, "last", value)
+    items = value if isinstance(value, str) else list_argument(at, "last", value)
     if not items:
         raise ExpressionError("There is no last of none.", at, Kind.MISSING, "Use default().")
     return items[-1]
 
 
 def _comparable(meter: Meter, at: int, name: str, value: Any) -> list[Any]:
-    items = list(_list(at, name, value))
+    items = list(list_argument(at, name, value))
     meter.make(at, 8 * len(items))
     meter.spend(at, len(items) * max(len(items), 2).bit_length())
     if not all(map(is_number, items)) and not all(isinstance(item, str) for item in items):
@@ -408,14 +241,14 @@ def _sort(meter: Meter, at: int, value: Any) -> list[Any]:
 
 def _unique(meter: Meter, at: int, value: Any) -> list[Any]:
     found: list[Any] = []
-    for item in _list(at, "unique", value):
+    for item in list_argument(at, "unique", value):
         if not any(are_equal(item, known, meter, at) for known in found):
             found.append(item)
     return found
 
 
 def _total(meter: Meter, at: int, value: Any) -> Any:
-    items = _list(at, "sum", value)
+    items = list_argument(at, "sum", value)
     meter.spend(at, len(items))
     if not all(map(is_number, items)):
         raise ExpressionError("sum takes numbers.", at, Kind.TYPE)
@@ -459,14 +292,14 @@ def _half_up(value: float) -> float:
 
 
 def _numbers_to(meter: Meter, at: int, stop: Any) -> list[int]:
-    count = _index(at, "lists.range", stop)
+    count = index_argument(at, "lists.range", stop)
     meter.make(at, 8 * max(count, 0))
     return list(range(count))
 
 
 def _slice_of(meter: Meter, at: int, value: Any, start: Any, end: Any) -> list[Any]:
-    items = _list(at, "slice", value)
-    begin, stop = _index(at, "slice", start), _index(at, "slice", end)
+    items = list_argument(at, "slice", value)
+    begin, stop = index_argument(at, "slice", start), index_argument(at, "slice", end)
     if not 0 <= begin <= stop <= len(items):
         raise ExpressionError(f"The list has {len(items)} items.", at, Kind.TYPE)
     meter.make(at, 8 * (stop - begin))
@@ -475,7 +308,7 @@ def _slice_of(meter: Meter, at: int, value: Any, start: Any, end: Any) -> list[A
 
 def _flatten(meter: Meter, at: int, value: Any) -> list[Any]:
     found: list[Any] = []
-    for item in _list(at, "flatten", value):
+    for item in list_argument(at, "flatten", value):
         parts = item if isinstance(item, list) else [item]
         meter.make(at, 8 * len(parts))
         found += parts
@@ -498,17 +331,17 @@ def _as_list(meter: Meter, at: int, value: Any) -> list[Any]:
 FUNCTIONS: dict[str, Function] = {
     "size": Function(_size, 1, 1),
     "string": Function(to_text, 1, 1),
-    "int": Function(_to_int, 1, 1),
-    "double": Function(_to_double, 1, 1),
-    "bool": Function(_to_bool, 1, 1),
-    "uint": Function(_to_uint, 1, 1),
+    "int": Function(to_int, 1, 1),
+    "double": Function(to_double, 1, 1),
+    "bool": Function(to_bool, 1, 1),
+    "uint": Function(to_uint, 1, 1),
     "bytes": Function(binary.to_bytes, 1, 1),
     "base64.encode": Function(binary.to_base64, 1, 1),
     "base64.decode": Function(binary.from_base64, 1, 1),
     "dyn": Function(_same, 1, 1),
-    "type": Function(_type_name, 1, 1),
-    "timestamp": Function(_timestamp, 1, 1),
-    "duration": Function(_duration, 1, 1),
+    "type": Function(type_name, 1, 1),
+    "timestamp": Function(to_timestamp, 1, 1),
+    "duration": Function(to_duration, 1, 1),
     **{name: Function(instants.field_of(name), 1, 2) for name in instants.NAMES},
     "contains": Function(_contains, 2, 2),
     "startsWith": Function(_starts_with, 2, 2),
@@ -538,10 +371,10 @@ FUNCTIONS: dict[str, Function] = {
     "sum": Function(_total, 1, 1),
     "slice": Function(_slice_of, 3, 3),
     "flatten": Function(_flatten, 1, 1),
-    "toJson": Function(_to_json_text, 1, 2),
-    "fromJson": Function(_from_json_text, 1, 1),
-    "json.encode": Function(_to_json_text, 1, 1),
-    "json.decode": Function(_from_json_text, 1, 1),
+    "toJson": Function(to_json_text, 1, 2),
+    "fromJson": Function(from_json_text, 1, 1),
+    "json.encode": Function(to_json_text, 1, 1),
+    "json.decode": Function(from_json_text, 1, 1),
     "list": Function(_as_list, 1, 1),
     "lists.range": Function(_numbers_to, 1, 1),
     "math.greatest": Function(_greatest, 1, 100),
@@ -551,7 +384,7 @@ FUNCTIONS: dict[str, Function] = {
     "math.floor": Function(_rounded(math.floor), 1, 1),
     "math.round": Function(_rounded(_half_up), 1, 1),
     "math.trunc": Function(_rounded(math.trunc), 1, 1),
-    "is": Function(_is_kind, 2, 2),
+    "is": Function(is_of_kind, 2, 2),
     "in": Function(_member, 2, 2),
 }
 FILTERS = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuplane.domains.pipelines.expressions.conversions import to_text
 from gpuplane.domains.pipelines.expressions.evaluating import Evaluation
-from gpuplane.domains.pipelines.expressions.functions import to_text
 from gpuplane.domains.pipelines.expressions.lexing import read_tokens
 from gpuplane.domains.pipelines.expressions.nodes import Node
 from gpuplane.domains.pipelines.expressions.parsing import parse

@@ -4,7 +4,8 @@ Every verb keeps guards, allocations and the ledger together in the caller's tra
 """
 
 from gpuplane.core.capacity import ReservationState
-from gpuplane.domains.placements.rules import (
+from gpuplane.domains.placements.rules.booking import choose_reservation
+from gpuplane.domains.placements.rules.values import (
     Allocation,
     Capacity,
     ModelCapacity,
@@ -14,9 +15,9 @@ from gpuplane.domains.placements.rules import (
     RepartitionState,
     ReplicaOrder,
     Reservation,
-    choose_reservation,
 )
 from gpuplane.domains.placements.service.devices import (
+    count_unheld,
     find_held,
     register_devices,
     retire_cluster,
@@ -84,6 +85,7 @@ __all__ = [
     "choose_running",
     "choose_running_instance",
     "count_standing",
+    "count_unheld",
     "create_reservation",
     "end_repartition",
     "fail_repartition",

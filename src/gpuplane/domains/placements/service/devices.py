@@ -6,10 +6,7 @@ from gpuplane.core.ids import ClusterId, GpuId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.nodes.service import Node
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import (
-    DeviceGuard,
-    NodeGuard,
-)
+from gpuplane.domains.placements.rules.values import DeviceGuard, NodeGuard
 from gpuplane.domains.placements.service.following import follow
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import DeviceFacts
@@ -85,6 +82,11 @@ def retire_cluster(session: WriteSession, cluster_id: ClusterId, at: int) -> tup
     """Take the devices of a cluster that is deleted out for good; its time ends with it."""
     guards = repository.list_device_guards(session, cluster_id)
     return retire_devices(session, [guard.gpu_id for guard in guards], at)
+
+
+def count_unheld(session: ReadSession, cluster_ids: Sequence[ClusterId]) -> dict[ClusterId, int]:
+    """Return how many devices that nothing holds are counted for each of these clusters."""
+    return repository.count_unheld(session, cluster_ids)
 
 
 def find_held(session: ReadSession, gpu_ids: Sequence[GpuId]) -> set[GpuId]:

@@ -7,10 +7,7 @@ from gpuplane.core.ids import (
 )
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import (
-    DeviceGuard,
-    Holder,
-)
+from gpuplane.domains.placements.rules.values import DeviceGuard, Holder
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.service import DeviceChange, DeviceState, Share
 

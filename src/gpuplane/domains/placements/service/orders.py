@@ -17,7 +17,8 @@ from gpuplane.core.ids import (
 from gpuplane.core.reasons import Reason, Word
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import (
+from gpuplane.domains.placements.rules.booking import give_back, share_of, take, take_running
+from gpuplane.domains.placements.rules.values import (
     Allocation,
     DeviceGuard,
     Holder,
@@ -25,10 +26,6 @@ from gpuplane.domains.placements.rules import (
     PlacementOrder,
     PlacementResult,
     ReplicaOrder,
-    give_back,
-    share_of,
-    take,
-    take_running,
 )
 from gpuplane.domains.placements.service.following import follow
 from gpuplane.domains.usage import service as usage

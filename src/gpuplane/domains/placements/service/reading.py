@@ -14,14 +14,13 @@ from gpuplane.core.ids import (
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.nodes.service import Held
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import (
-    Allocation,
-    Capacity,
+from gpuplane.domains.placements.rules.booking import (
     compute_capacity,
     device_faults,
     node_faults,
     used_percent,
 )
+from gpuplane.domains.placements.rules.values import Allocation, Capacity
 from gpuplane.domains.placements.service.following import changes_of
 from gpuplane.domains.usage import service as usage
 

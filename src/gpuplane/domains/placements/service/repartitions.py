@@ -12,7 +12,7 @@ from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.placements import repository
-from gpuplane.domains.placements.rules import Repartition, RepartitionState
+from gpuplane.domains.placements.rules.values import Repartition, RepartitionState
 
 REPARTITION_S = 300
 """How long a backend may take to cut a GPU, and how long one that failed is left alone: cutting

@@ -25,7 +25,8 @@ from gpuplane.domains.placements.errors import (
     ReservationNotFound,
     ReservationOver,
 )
-from gpuplane.domains.placements.rules import Reservation, choose_devices
+from gpuplane.domains.placements.rules.booking import choose_devices
+from gpuplane.domains.placements.rules.values import Reservation
 from gpuplane.domains.placements.service.following import follow
 from gpuplane.domains.usage import service as usage
 

@@ -60,6 +60,7 @@ from gpuplane.domains.queues.service.seeing import (
 from gpuplane.domains.queues.service.showing import (
     Shown,
     find_dead_flavors,
+    find_inactive,
     find_seen_door,
     list_seen_doors,
     load_seen_usage,
@@ -138,6 +139,7 @@ __all__ = [
     "find_dead_flavors",
     "find_door",
     "find_highest_class",
+    "find_inactive",
     "find_laid_out",
     "find_level",
     "find_seen_door",

@@ -16,6 +16,7 @@ from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_st
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
     load_declared,
+    load_specs,
 )
 from gpuplane.domains.queues.service.seeing import admits_itself
 from gpuplane.kube.tenancy import namespace_of
@@ -122,6 +123,23 @@ def load_shown_specs(session: ReadSession, cluster: Cluster) -> QueueSpecs:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class InactiveQueue:
+    """A queue on a cluster that admits nothing.
+
+    Args:
+        kind: Its kind in Kueue.
+        name: Its name.
+        message: Why, in Kueue's words.
+        flavors: Those for want of which it does not; empty where that is not the reason.
+    """
+
+    kind: str
+    name: str
+    message: str
+    flavors: tuple[str, ...] = ()
+
+
 def load_seen_usage(session: ReadSession, cluster: Cluster) -> dict[str, dict[FlavorResource, int]]:
     """Return what Kueue counts as used in each of its ClusterQueues."""
     return {
@@ -175,6 +193,28 @@ def find_dead_flavors(session: ReadSession, cluster_id: ClusterId, name: str) ->
         groups = each.spec.get("resourceGroups") or ()
         return tuple(sorted({one["name"] for group in groups for one in group["flavors"]} - here))
     return ()
+
+
+def find_inactive(
+    session: ReadSession, cluster_id: ClusterId, tenant: str, door: str
+) -> InactiveQueue | None:
+    """Return what on a cluster's way from a tenant's LocalQueue on admits nothing, or None.
+
+    What its Kueue has not spoken of yet is not said to be inactive.
+    """
+    specs = load_specs(session, cluster_id).local_queues
+    leads_to = {one.cluster_queue for one in specs if (one.tenant, one.name) == (tenant, door)}
+    for each in repository.list_seen(session, cluster_id):
+        is_queue = each.kind is SeenKind.CLUSTER_QUEUE and each.name in leads_to
+        is_door = (
+            each.kind is SeenKind.LOCAL_QUEUE
+            and each.name == door
+            and each.spec.get("tenant") == tenant
+        )
+        if (is_queue or is_door) and not each.state.get("active", True):
+            flavors = find_dead_flavors(session, cluster_id, each.name) if is_queue else ()
+            return InactiveQueue(str(each.kind), each.name, each.state.get("message", ""), flavors)
+    return None
 
 
 def _warnings(

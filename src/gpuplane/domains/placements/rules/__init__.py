@@ -1,0 +1,1 @@
+"""Placements as values, and the pure decisions about them."""

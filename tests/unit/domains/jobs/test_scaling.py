@@ -1,0 +1,17 @@
+"""Which replicas of a service are meant."""
+
+from __future__ import annotations
+
+from gpuplane.domains.jobs.rules.scaling import RANKS_TOLD, list_ranks
+from tests.unit.domains.jobs.builders import a_replica, an_attempt
+
+
+def test_the_output_of_a_service_is_that_of_the_replicas_there_are() -> None:
+    attempt = an_attempt(replicas=(a_replica(7), a_replica(3)), next_rank=8)
+    assert list_ranks(attempt) == (3, 7)
+
+
+def test_what_replicas_wrote_is_told_when_all_were_taken_away() -> None:
+    assert list_ranks(an_attempt(replicas=(), next_rank=2)) == (0, 1)
+    many = list_ranks(an_attempt(replicas=(), next_rank=1_000))
+    assert (len(many), many[-1]) == (RANKS_TOLD, 999)

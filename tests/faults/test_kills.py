@@ -47,6 +47,7 @@ SELDOM = frozenset(
         "jobs.note_start_failed:before", "jobs.note_start_failed:after",
         "jobs.note_scale_failed:before", "jobs.note_scale_failed:after",
         "jobs.note_starts_delayed:before", "jobs.note_starts_delayed:after",
+        "jobs.note_bare:before", "jobs.note_bare:after",
         "jobs.prune:before", "jobs.prune:after",
         "jobs.prune_experience:before", "jobs.prune_experience:after",
         "nodes.note_cordon_failed:before", "nodes.note_cordon_failed:after",

@@ -197,11 +197,19 @@ class NodeObservation:
     details: NodeDetails = field(default_factory=NodeDetails)
 
 
+AUTOSCALER = "autoscaler"
+"""Who moved a number of replicas: a HorizontalPodAutoscaler or KEDA."""
+OURSELVES = "gpuplane"
+"""The same, where the control plane did."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleObservation:
     """How many replicas the scaler of a cluster wants of an attempt, at most what it may have.
 
     Args:
+        by: Who moved the number last: AUTOSCALER, OURSELVES, or whoever the cluster names, such as
+            `kubectl`; empty where nothing tells.
         is_gone: Whether somebody else deleted what its replicas are made by, while it had none that
             could be told as lost; it can never have one again.
     """
@@ -209,6 +217,7 @@ class ScaleObservation:
     ref: AttemptRef
     wanted: int
     is_gone: bool = False
+    by: str = AUTOSCALER
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def rebuild_from(database: Database, keys: SealingKeys, name: str) -> Rebuilt:
         owner = identity.find_user_by_name(session, OWNER)
         if owner is None:
             raise CannotStart(f"There is no user {OWNER}.", "`gpuplane up` makes it, once.")
-        told = [_told(each) for each in found.attempts]
+        told = [_told(each, cluster.name) for each in found.attempts]
         return jobs.restore_running(session, cluster.id, told, owner.id, now)
 
     done = database.write_now("jobs.restore_running", restore)
@@ -69,7 +69,7 @@ async def _look(connection: Connection) -> Running:
         return await load_running(client, KubernetesSettings().records_namespace)
 
 
-def _told(each: FoundAttempt) -> RunningAttempt:
+def _told(each: FoundAttempt, cluster_name: str) -> RunningAttempt:
     return RunningAttempt(
         attempt_id=AttemptId(each.attempt_id),
         job_id=JobId(each.job_id),
@@ -80,4 +80,7 @@ def _told(each: FoundAttempt) -> RunningAttempt:
         epoch=each.epoch,
         spec=each.spec,
         made_at=each.made_at,
+        local_queue=f"{cluster_name}/{each.queue_name}" if each.queue_name else "",
+        cluster_queue=each.cluster_queue,
+        waits=each.waits,
     )

@@ -17,10 +17,18 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from gpuplane.backends.kubernetes import names
 from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.connections import read_kubeconfig
-from gpuplane.kube.kinds import JOB, SERVICE_ACCOUNT
+from gpuplane.kube.kinds import (
+    DEPLOYMENT,
+    JOB,
+    MUTATING_WEBHOOK,
+    POD,
+    SERVICE_ACCOUNT,
+    VALIDATING_WEBHOOK,
+)
 from rig.binaries import Binaries
 from rig.processes import Part
 from rig.rigs import Rig, RigPlan, running_rig
@@ -169,13 +177,50 @@ async def open_queue(there: East) -> None:
         assert answer.status_code in (201, 409), answer.text
 
 
+async def look_past_pods(client: KubeClient) -> None:
+    """Have Kueue as the add-on installs it: while it is down, nobody's pod waits for it."""
+    for kind, hook in ((MUTATING_WEBHOOK, "mpod.kb.io"), (VALIDATING_WEBHOOK, "vpod.kb.io")):
+        for each in await client.list(kind):
+            hooks = each["webhooks"]
+            if any(one["name"] == hook for one in hooks):
+                told = [
+                    {**one, "failurePolicy": "Ignore"} if one["name"] == hook else one
+                    for one in hooks
+                ]
+                await client.patch(kind, each["metadata"]["name"], {"webhooks": told})
+
+
+async def grow_by_hand(there: East, job_id: str) -> None:
+    """Have a service want a second replica, whose pod waits for a Kueue that is down."""
+    labels = {names.JOB_ID: job_id}
+    [main] = await there.client.list(DEPLOYMENT, labels=labels)
+    name, space = main["metadata"]["name"], main["metadata"]["namespace"]
+    await there.client.patch(DEPLOYMENT, name, {"spec": {"replicas": 2}}, space)
+
+    async def is_made() -> bool:
+        return len(await there.client.list(POD, space, labels)) == 2
+
+    await there.wait(is_made, "the Deployment has made another pod", job_id)
+    pods = await there.client.list(POD, space, labels)
+    [waits] = [each for each in pods if not each["spec"].get("nodeName")]
+    gates = [gate["name"] for gate in waits["spec"]["schedulingGates"]]
+    assert gates == ["kueue.x-k8s.io/admission"], "nothing starts unasked"
+
+
 @pytest.mark.timeout(300)
-async def test_offers_wait_for_a_kueue_that_is_down_and_say_so(own: Rig, tmp_path: Path) -> None:
+async def test_what_kueue_admits_waits_for_one_that_is_down_and_says_so(
+    own: Rig, tmp_path: Path
+) -> None:
     async with east(own, tmp_path, admission="kueue") as there:
         await open_queue(there)
+        scales = {"job_type": "service", "replicas": {"count": 1, "min": 1, "max": 2}}
+        web = await there.submit("web", 600, **scales)
+        await there.until(web, "running")
         running = await there.submit("running", 4, gpu_count=1, gpu_type=FLAVOR)
         await there.until(running, "running")
+        await look_past_pods(there.client)
         own.manager.parts["kueue"].kill()
+        await grow_by_hand(there, web)
         waiting = await there.submit("waiting", 1, gpu_count=1, gpu_type=FLAVOR)
 
         async def told() -> bool:
@@ -188,6 +233,13 @@ async def test_offers_wait_for_a_kueue_that_is_down_and_say_so(own: Rig, tmp_pat
         await there.assert_done_once(running)
         await there.assert_done_once(waiting)
         assert len(await there.made_for(waiting)) == 1
+
+        async def has_both() -> bool:
+            return bool((await there.job(web))["replicas_ready"] == 2)
+
+        await there.wait(has_both, "the pod that waited was admitted", web)
+        await there.it.client.delete(f"/jobs/{web}")
+        await there.until(web, "cancelled")
 
 
 @pytest.mark.timeout(300)

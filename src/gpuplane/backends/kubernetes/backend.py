@@ -253,12 +253,18 @@ class KubernetesBackend:
     async def scale(self, plan: AttemptPlan, secrets: dict[str, str], grace_s: float) -> None:
         """Have a started service run exactly the replicas of the plan; see `Scales`.
 
-        Which pods go is the cluster's to say, and with what grace is in their template.
+        Which pods go is the cluster's to say, and with what grace is in their template; but where
+        Kueue admits each, those that are to leave are named.
         """
         await self.open()
         with starting.told():
             await scaling.scale(
-                self.client, self._records, self._view, plan, self.settings.remembered_pods
+                self.client,
+                self._records,
+                self._view,
+                plan,
+                self.settings.remembered_pods,
+                grace_s,
             )
         self._note_change()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.manifests.charts import HELPER
+from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
 from gpuplane.backends.kubernetes.observing import Sight, pods_by_rank, rank_of
 from gpuplane.backends.kubernetes.placing import waits
 from gpuplane.backends.kubernetes.records import STARTED, Record
@@ -44,6 +44,40 @@ def list_missing(record: Record, main: Main | None, pods: Sequence[Pod]) -> tupl
         return ()
     there = {rank_of(pod) for pod in pods if not pod.is_over}
     return tuple(rank for rank in record.open_ranks if rank not in there)
+
+
+def plan_heirs(sight: Sight, *, is_long: bool) -> list[tuple[Pod, int]]:
+    """Return running pods that have no rank, each with one whose pod went and which it takes over.
+
+    A Deployment without GPUs starts a pod before the one goes that it replaces. All ranks were
+    taken then, so that it was let go without one; pods that wait are given theirs with their place.
+
+    Args:
+        sight: Of an attempt.
+        is_long: Whether ranks have been without a pod for so long that any pod may take over one
+            whose pod nobody saw; else one of the same maker does.
+    """
+    there = [pod for pod in sight.pods if pod.metadata.uid not in sight.gone and not pod.is_over]
+    missing = list_missing(sight.record, sight.main, there)
+    without = [
+        pod
+        for pod in there
+        if pod.metadata.labels.get(names.PART) == REPLICA
+        and rank_of(pod) is None
+        and not pod.metadata.deletion_timestamp
+    ]
+    if not missing or any(map(waits, without)):
+        return []
+    without.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+    last = pods_by_rank(sight)
+    found = []
+    for rank in missing:
+        maker = _maker_of(last[rank]) if rank in last else None
+        heirs = [pod for pod in without if (is_long if maker is None else _maker_of(pod) == maker)]
+        if heirs:
+            without.remove(heirs[0])
+            found.append((heirs[0], rank))
+    return found
 
 
 def is_unmade(missing: Sequence[int], sight: Sight, makers: Sequence[Mapping[str, Any]]) -> bool:

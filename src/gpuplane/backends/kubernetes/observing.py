@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuplane.backends.interface import AttemptRef, Phase, ReplicaObservation
+from gpuplane.backends.interface import AUTOSCALER, AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.manifests.services import url_of
 from gpuplane.backends.kubernetes.records import LASTING, NEVER, STARTED, Outcome, Record
@@ -30,6 +30,12 @@ VANISHED_MS = 20_000
 the settler's look it is told within 30 s that what should run does not."""
 VERDICT_MS = 10_000
 """How long the end of a pod that was deleted waits for its Job's controller to say why."""
+
+HPA = "kube-controller-manager"
+"""Field manager under which HorizontalPodAutoscalers write: no other of its controllers moves the
+number of replicas of a Deployment."""
+KEDA = "keda"
+"""How the field manager of KEDA's operator begins, which goes to none and back by itself."""
 
 _ENDS = frozenset({"Complete", "Failed"})
 _EXIT_CODE = re.compile(r"failed with exit code (\d+)")
@@ -307,6 +313,22 @@ def find_wanted(sight: Sight) -> int | None:
     if asked is None or record.by_pod or record.most is None:
         return asked
     return min(asked, record.most)
+
+
+def find_scaler(main: Main | None) -> str:
+    """Return who wrote the number of replicas of a Deployment last; see `ScaleObservation.by`."""
+    owners = [
+        each
+        for each in (main.metadata.managed_fields if main is not None else ())
+        if each.fields is not None
+        and each.fields.spec is not None
+        and each.fields.spec.replicas is not None
+    ]
+    last = max(owners, key=lambda each: each.time, default=None)
+    if last is None:
+        return ""
+    is_automatic = last.manager == HPA or last.manager.startswith(KEDA)
+    return AUTOSCALER if is_automatic else last.manager
 
 
 def has_vanished(sight: Sight, now: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from gpuplane.backends.interface import Phase, ReplicaObservation
-from gpuplane.backends.kubernetes import causes
+from gpuplane.backends.kubernetes import causes, names
 from gpuplane.backends.kubernetes.observing import (
     DELETED,
     SECOND_MS,
@@ -46,6 +46,21 @@ def list_unranked(sight: Sight) -> list[Pod]:
         pod for pod in _there(sight) if pod.spec.node_name and pod.metadata.uid not in known
     ]  # fmt: skip - the call reads as one line
     return sorted(found, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+
+
+def list_unlabelled(sight: Sight) -> list[tuple[Pod, int]]:
+    """Return the pods that have a rank in the record and not as a label, each with its rank."""
+    if not sight.record.by_pod or sight.record.evict_reason:
+        return []
+    given = {each.uid: int(rank) for rank, each in sight.record.pods.items()}
+    found = [
+        (pod, rank)
+        for pod in _there(sight)
+        if (rank := given.get(pod.metadata.uid)) is not None
+        and not pod.is_over
+        and pod.metadata.labels.get(names.RANK) != str(rank)
+    ]
+    return sorted(found, key=lambda each: each[1])
 
 
 def observe(sight: Sight) -> tuple[ReplicaObservation, ...]:

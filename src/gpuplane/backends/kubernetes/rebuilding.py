@@ -6,18 +6,19 @@ Owns the reading. What is made of it, and for which tenant, is decided where job
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.manifests.workloads import MANIFEST_FORMAT
+from gpuplane.backends.kubernetes.manifests.workloads import MANIFEST_FORMAT, QUEUE
 from gpuplane.backends.kubernetes.records import STARTED, Record, read_record
 from gpuplane.backends.kubernetes.shapes import instant_ms
 from gpuplane.core.workloads import JobSpec
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET
+from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET, LOCAL_QUEUE
 
 OURS = "app.kubernetes.io/managed-by=gpuplane"
 
@@ -30,6 +31,9 @@ class FoundAttempt:
         number: Of the attempt; `epoch` is what its record knows, at least as high.
         cluster_id: On the label: the id that the cluster had when it was started.
         made_at: When its workload was made, ms since the epoch.
+        queue_name: The LocalQueue by which its Kueue admits it; empty where none does.
+        cluster_queue: What that leads to, as its cluster says.
+        waits: Whether its Kueue holds it back: nothing of it runs.
     """
 
     attempt_id: UUID
@@ -43,6 +47,9 @@ class FoundAttempt:
     cluster_id: str
     spec: JobSpec
     made_at: int
+    queue_name: str = ""
+    cluster_queue: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,18 @@ class Running:
     cluster_ids: frozenset[str]
 
 
-def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt | None:
-    """Return the attempt of a workload, None where it is none that runs or cannot be read."""
+def read_attempt(
+    main: Mapping[str, Any],
+    record: Record | None,
+    cluster_queues: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> FoundAttempt | None:
+    """Return the attempt of a workload, None where it is none that runs or cannot be read.
+
+    Args:
+        main: What makes its pods, or stands in line for it.
+        record: Of the attempt.
+        cluster_queues: What the LocalQueues of the cluster lead to, by namespace and name.
+    """
     metadata = main["metadata"]
     labels = metadata.get("labels") or {}
     ids = {key: names.find_id(labels, key) for key in (names.ATTEMPT_ID, names.JOB_ID,
@@ -77,6 +94,7 @@ def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt
         if told["format"] != MANIFEST_FORMAT:
             return None
         spec = msgspec.convert(told["spec"], JobSpec, strict=False)
+        queue_name = str(labels.get(QUEUE, ""))
         return FoundAttempt(
             attempt_id=attempt_id,
             job_id=job_id,
@@ -89,6 +107,9 @@ def read_attempt(main: Mapping[str, Any], record: Record | None) -> FoundAttempt
             cluster_id=str(labels.get(names.CLUSTER, "")),
             spec=spec,
             made_at=instant_ms(metadata.get("creationTimestamp")) or 0,
+            queue_name=queue_name,
+            cluster_queue=cluster_queues.get((metadata.get("namespace", ""), queue_name), ""),
+            waits=bool((main.get("spec") or {}).get("suspend")),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -117,13 +138,24 @@ async def load_running(client: KubeClient, records_namespace: str) -> Running:
     kinds = [(JOB, OURS), (DEPLOYMENT, OURS), (CONFIG_MAP, f"{OURS},{names.RELEASE}")]
     if await client.resolve(JOB_SET) is not None:
         kinds.append((JOB_SET, OURS))
+    cluster_queues = await _load_cluster_queues(client)
     found = []
     for kind, labels in kinds:
         for main in await client.list(kind, labels=labels):
             attempt_id = (main["metadata"].get("labels") or {}).get(names.ATTEMPT_ID, "")
-            attempt = read_attempt(main, records.get(attempt_id))
+            attempt = read_attempt(main, records.get(attempt_id), cluster_queues)
             if attempt is not None:
                 found.append(attempt)
     former |= {each.cluster_id for each in found}
     attempts = tuple(sorted(found, key=lambda each: each.attempt_id))
     return Running(attempts, frozenset(former - {""}))
+
+
+async def _load_cluster_queues(client: KubeClient) -> dict[tuple[str, str], str]:
+    """Return what each LocalQueue leads to, by namespace and name; nothing without a Kueue."""
+    kind = await client.resolve(LOCAL_QUEUE)
+    found = [] if kind is None else await client.list(kind)
+    return {
+        (each["metadata"]["namespace"], each["metadata"]["name"]): str(each["spec"]["clusterQueue"])
+        for each in found
+    }

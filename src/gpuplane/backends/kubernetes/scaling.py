@@ -27,7 +27,7 @@ from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Forbidden, NotThere
-from gpuplane.kube.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT, Kind
+from gpuplane.kube.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, SCALED_OBJECT, Kind
 
 TRIES = 8
 """Tries of one change of a Deployment: its controller and a scaler write it too."""
@@ -35,11 +35,17 @@ SCALER_DECIDES = "ScalerDecides"
 
 
 async def scale(
-    client: KubeClient, records: RecordStore, view: ClusterView, plan: AttemptPlan, keep: int
+    client: KubeClient,
+    records: RecordStore,
+    view: ClusterView,
+    plan: AttemptPlan,
+    keep: int,
+    grace_s: float,
 ) -> None:
     """Give a started service the ranks of a plan and their places.
 
-    Where Kueue admits each pod, ranks are given as pods are bound: those that ended are forgotten.
+    Where Kueue admits each pod, ranks are given as pods are bound: those that ended are forgotten,
+    and the pods of those that are to leave are deleted, for which its Deployment makes others.
 
     Args:
         client: The cluster.
@@ -47,6 +53,7 @@ async def scale(
         view: What is seen of it.
         plan: The replicas that the service has.
         keep: How many pods whose ranks were forgotten are remembered, where Kueue admits.
+        grace_s: How long the pods of those that are to leave may take, where Kueue admits.
 
     Raises:
         Tombstoned: If it was evicted: nothing more of it may start.
@@ -55,7 +62,9 @@ async def scale(
     """
     known = view.record(plan.ref.attempt_id)
     if known is not None and known.by_pod:
-        await _forget_ends(records, view, plan, keep)
+        record = await _forget_ends(records, view, plan, keep)
+        if record is not None and plan.leaving:
+            await _end_leaving(client, record, plan, grace_s)
         return
     found = await _find(client, known)
     if found is not None:
@@ -97,15 +106,30 @@ async def scale(
 
 async def _forget_ends(
     records: RecordStore, view: ClusterView, plan: AttemptPlan, keep: int
-) -> None:
-    """Forget how ranks ended that the control plane has done with."""
-    ranks = [each.rank for each in plan.replicas]
+) -> Record | None:
+    """Forget how ranks ended that the control plane has done with; return the record then."""
+    ranks = [*(each.rank for each in plan.replicas), *plan.leaving]
     present = {pod.metadata.uid for pod in view.pods(plan.ref.attempt_id)}
-    await records.change(
+    record = await records.change(
         plan.ref.attempt_id,
         lambda read: decide_told(read, plan.ref, ranks, plan.next_rank, present, keep),
     )
     failpoint("kubernetes.scale.told")
+    return record
+
+
+async def _end_leaving(
+    client: KubeClient, record: Record, plan: AttemptPlan, grace_s: float
+) -> None:
+    """Delete the pods of ranks that are to leave; those of others stay."""
+    given = {record.pods[str(rank)].uid for rank in plan.leaving if str(rank) in record.pods}
+    labels = {names.ATTEMPT_ID: record.attempt_id}
+    for found in await client.list(POD, record.namespace, labels):
+        metadata = found["metadata"]
+        if metadata["uid"] in given and not metadata.get("deletionTimestamp"):
+            name, uid = metadata["name"], metadata["uid"]
+            await client.delete(POD, name, record.namespace, uid=uid, grace_s=round(grace_s))
+            failpoint("kubernetes.scale.sent_away")
 
 
 async def set_wanted(client: KubeClient, record: Record, wanted: int, *, has_keda: bool) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
-from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing
+from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing, plan_heirs
 from gpuplane.backends.kubernetes.observing import VANISHED_MS, pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
-from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked
+from gpuplane.backends.kubernetes.ranking import compute_ends, list_unlabelled, list_unranked
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STAND_IN,
@@ -231,9 +231,11 @@ class Settler:
         now = self._clock.now_ms()
         record = sight.record
         if record.fate == STARTED and not record.is_over:
-            if compute_ends(sight, now) or self._unranked(attempt_id):
+            if compute_ends(sight, now) or self._unranked(attempt_id) or list_unlabelled(sight):
                 return True
             if self._places(attempt_id) or self._is_to_uninstall(attempt_id):
+                return True
+            if self._heirs(attempt_id):
                 return True
             if self._is_missing_long(attempt_id):
                 return True
@@ -299,6 +301,7 @@ class Settler:
             async with self._limit:
                 await self._place(attempt_id)
                 await self._rank(attempt_id)
+                await self._pass_ranks(attempt_id)
                 await self._end_strays(attempt_id)
                 record, step = self._view.record(attempt_id), self._step(attempt_id)
                 if record is not None and step is not None:
@@ -339,18 +342,34 @@ class Settler:
     async def _rank(self, attempt_id: AttemptId) -> None:
         """Give bound pods their ranks, in the record first; the label is for people alone."""
         pods, now = self._unranked(attempt_id), self._clock.now_ms()
-        if not pods:
-            return
-        uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
-        record = await self._records.change(
-            attempt_id, lambda found: decide_ranks(found, uids, now, most)
-        )
-        failpoint("kubernetes.rank.recorded")
-        ranks = {given.uid: rank for rank, given in (record.pods if record else {}).items()}
-        for pod in pods:
-            patch = {"metadata": {"labels": {names.RANK: ranks.get(pod.metadata.uid)}}}
+        if pods:
+            uids, most = [pod.metadata.uid for pod in pods], self._settings.max_untold_ends
+            await self._records.change(
+                attempt_id, lambda found: decide_ranks(found, uids, now, most)
+            )
+            failpoint("kubernetes.rank.recorded")
+        for pod, rank in self._unlabelled(attempt_id):
+            patch = {"metadata": {"uid": pod.metadata.uid, "labels": {names.RANK: str(rank)}}}
             with contextlib.suppress(NotThere, Conflict, Invalid):
                 await self._client.patch(POD, pod.metadata.name, patch, pod.metadata.namespace)
+
+    def _unlabelled(self, attempt_id: AttemptId) -> list[tuple[Pod, int]]:
+        sight = self._view.sight(attempt_id)
+        return [] if sight is None else list_unlabelled(sight)
+
+    def _heirs(self, attempt_id: AttemptId) -> list[tuple[Pod, int]]:
+        sight = self._view.sight(attempt_id)
+        if sight is None or not sight.record.is_release:
+            return []
+        return plan_heirs(sight, is_long=self._is_missing_long(attempt_id))
+
+    async def _pass_ranks(self, attempt_id: AttemptId) -> None:
+        """Give ranks of a release whose pods went to pods that took their place without one."""
+        for pod, rank in self._heirs(attempt_id):
+            metadata = pod.metadata
+            patch = {"metadata": {"uid": metadata.uid, "labels": {names.RANK: str(rank)}}}
+            with contextlib.suppress(NotThere, Conflict, Invalid):
+                await self._client.patch(POD, metadata.name, patch, metadata.namespace)
 
     async def _end_strays(self, attempt_id: AttemptId) -> None:
         for pod in self._strays(attempt_id):

@@ -162,10 +162,36 @@ class WorkloadStatus(msgspec.Struct):
     ready: int | None = None
 
 
+class OwnedSpec(msgspec.Struct):
+    """What of a spec a manager wrote last, as far as it matters: the number of replicas."""
+
+    replicas: dict[str, str] | None = msgspec.field(default=None, name="f:replicas")
+
+
+class OwnedFields(msgspec.Struct):
+    """What of an object a manager wrote last."""
+
+    spec: OwnedSpec | None = msgspec.field(default=None, name="f:spec")
+
+
+class Manager(msgspec.Struct):
+    """Who wrote which fields of an object."""
+
+    manager: str = ""
+    time: str = ""
+    fields: OwnedFields | None = msgspec.field(default=None, name="fieldsV1")
+
+
+class MainMeta(Meta, rename="camel"):
+    """The metadata of a workload, with who wrote what of it."""
+
+    managed_fields: list[Manager] = []
+
+
 class Main(msgspec.Struct):
     """A Job, JobSet or Deployment of ours."""
 
-    metadata: Meta
+    metadata: MainMeta
     kind: str = ""
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)

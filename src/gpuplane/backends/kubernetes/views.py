@@ -14,6 +14,7 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import (
     NodeState,
     Sight,
+    find_scaler,
     find_wanted,
     has_vanished,
     pods_by_rank,
@@ -347,7 +348,8 @@ class ClusterView:
             self._scales.pop(attempt_id, None)
             return
         before = self._scales.get(attempt_id)
-        seen = ScaleObservation(sight.record.ref, wanted, is_gone=is_gone)
+        by = find_scaler(sight.main)
+        seen = ScaleObservation(sight.record.ref, wanted, is_gone=is_gone, by=by)
         if before is None or before[1] != seen:
             self._number += 1
             self._scales[attempt_id] = (self._number, seen)

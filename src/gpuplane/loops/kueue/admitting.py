@@ -5,7 +5,7 @@ priorities and the state of our AdmissionCheck, each guarded by the version that
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,6 +45,7 @@ async def take_in(
     remembered: dict[AttemptId, str],
     reread: Reread,
     cut_off: Mapping[str, str],
+    bare: MutableMapping[AttemptId, int],
 ) -> int:
     """Store what Kueue says of offers and stop what it evicted; return how much was news.
 
@@ -53,6 +54,7 @@ async def take_in(
         remembered: The uid of each attempt's Workload as first seen; kept up here.
         reread: Reads a Workload from the cluster itself: what is followed may lag behind.
         cut_off: Why a ClusterQueue dispatches to no worker just now; told in place of "it waits".
+        bare: Since when services have no replica and none that could start; kept up here.
     """
     known = [each for each in seen if each.attempt_id is not None]
     ours = {each.attempt_id: each for each in known if not each.is_pod}
@@ -88,7 +90,7 @@ async def take_in(
                 cluster_queue=said.cluster_queue,
             ),
         )
-    news += await take_in_replicas(database, running, pods)
+    news += await take_in_replicas(database, running, pods, bare, now)
     for attempt in running:
         found = ours.get(attempt.id)
         if found is None or attempt.stop_intent is not None:
@@ -272,8 +274,6 @@ async def _give_age(
     """
     if each.is_dispatched or each.state.find(WorkloadCondition.QUOTA_RESERVED) is not None:
         return
-    if each.is_pod:
-        return  # one that was evicted is deleted, not made to wait
     since, known = standing.in_line_since, find_age(each)
     if since is None or known is None or known - since < AGE_MS:
         return

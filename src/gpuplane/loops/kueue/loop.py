@@ -59,6 +59,7 @@ class _Following:
         self.trouble = ""
         self.nominations = Nominations()
         self.remembered: dict[AttemptId, str] = {}
+        self.bare: dict[AttemptId, int] = {}
         self.workloads: Informer[Followed] = Informer(
             client, WORKLOAD.at(str(version)), convert=follow
         )
@@ -233,6 +234,7 @@ class KueueLoop:
             following.remembered,
             following.reread,
             cut_off,
+            following.bare,
         )
         workers = queues.dispatch_workers(cluster)
         if workers:

@@ -3,17 +3,22 @@
 Owns the reading of several Workloads as one. How a replica ends, its pod tells: here nothing stops.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.quota.specs import FlavorResource
+from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt
 from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.loops.kueue.workloads import Followed
+
+BARE_MS = 10_000
+"""How long a service may be without a replica before it stands in line again: the quota and the
+devices of a pod that went are free for the one that comes a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Said:
         usage: What is admitted of it counts, in the core's unit.
         cluster_queue: Through which queue.
         waiting: Of pods, why the first that is not admitted waits; empty where none does.
+        refused: The same, once Kueue has looked at it and has no quota for it.
     """
 
     reason: str
@@ -35,6 +41,7 @@ class Said:
     usage: Mapping[FlavorResource, int]
     cluster_queue: str
     waiting: str = ""
+    refused: str = ""
 
     @property
     def counted(self) -> tuple[tuple[str, str, int], ...]:
@@ -71,7 +78,9 @@ def read_pods(found: Sequence[Followed]) -> Said | None:
     since = [state.admitted_at for state in admitted if state.admitted_at is not None]
     queue = next((state.cluster_queue for state in admitted if state.cluster_queue), "")
     why = waiting[0].explain()[1] if waiting else ""
-    return Said(*first.explain(), min(since, default=None), usage, queue, why)
+    told = waiting[0].conditions.get(str(WorkloadCondition.QUOTA_RESERVED)) if waiting else None
+    refused = why if told is not None and not told.true else ""
+    return Said(*first.explain(), min(since, default=None), usage, queue, why, refused)
 
 
 def group_pods(seen: Iterable[Followed]) -> dict[AttemptId, list[Followed]]:
@@ -84,10 +93,22 @@ def group_pods(seen: Iterable[Followed]) -> dict[AttemptId, list[Followed]]:
 
 
 async def take_in_replicas(
-    database: Database, running: Iterable[Attempt], pods: Mapping[AttemptId, Sequence[Followed]]
+    database: Database,
+    running: Sequence[Attempt],
+    pods: Mapping[AttemptId, Sequence[Followed]],
+    bare: MutableMapping[AttemptId, int],
+    now: int,
 ) -> int:
-    """Store why replicas of running services wait and what the others count; return the news."""
-    news = 0
+    """Store why replicas of running services wait and what the others count; return the news.
+
+    Args:
+        database: Where attempts are kept.
+        running: The attempts of the cluster that run.
+        pods: The Workloads of their pods.
+        bare: Since when services have no replica and none that could start; kept up here.
+        now: The instant.
+    """
+    news = await _requeue_bare(database, running, pods, bare, now)
     for attempt in running:
         if not attempt.by_pod:
             continue
@@ -103,3 +124,38 @@ async def take_in_replicas(
             ),
         )
     return news
+
+
+async def _requeue_bare(
+    database: Database,
+    running: Sequence[Attempt],
+    pods: Mapping[AttemptId, Sequence[Followed]],
+    bare: MutableMapping[AttemptId, int],
+    now: int,
+) -> int:
+    """Put services back in line that have had no replica for a while, and none that could start."""
+    why = {
+        each.id: said
+        for each in running
+        if jobs.is_bare(each) and (said := _why_none_starts(each, pods.get(each.id, ())))
+    }
+    for gone in bare.keys() - why.keys():
+        del bare[gone]
+    news = 0
+    for attempt_id, message in why.items():
+        if now - bare.setdefault(attempt_id, now) >= BARE_MS:
+            news += await database.write(
+                "jobs.note_bare",
+                partial(jobs.note_bare, attempt_id=attempt_id, message=message, now=now),
+            )
+    return news
+
+
+def _why_none_starts(attempt: Attempt, pods: Sequence[Followed]) -> str:
+    """Return why no pod of a service starts just now; empty where one may."""
+    said = read_pods(pods)
+    if said is not None and said.admitted_at is None:
+        return said.refused
+    if attempt.growth_reason == Word.UNSCHEDULABLE:
+        return attempt.growth_message
+    return ""

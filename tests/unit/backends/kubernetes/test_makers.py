@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.backends.interface import Phase
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.makers import is_unmade, list_missing
+from gpuplane.backends.kubernetes.makers import is_unmade, list_missing, plan_heirs
 from gpuplane.backends.kubernetes.observing import VANISHED_MS, compute_outcomes
 from gpuplane.backends.kubernetes.records import RELEASE_KIND, STAND_IN
 from gpuplane.backends.kubernetes.settling import LOOK_S
@@ -125,3 +125,23 @@ def test_what_was_taken_away_because_nothing_makes_it_is_told_as_deleted_on_the_
 
 def test_a_replica_that_nothing_makes_is_told_within_half_a_minute() -> None:
     assert VANISHED_MS + 2 * LOOK_S * 1000 <= 30_000
+
+
+def test_a_pod_that_ran_before_the_one_went_that_it_replaces_takes_over_its_rank() -> None:
+    old, new = made_by("web", "old", 0, part="replica"), made_by("web", "new", part="replica")
+    other = made_by("cache", "other", part="replica")
+    for each in (new, other):  # all ranks were taken when they were let go
+        each.spec.scheduling_gates = []
+    record, main = a_record(kind=RELEASE_KIND), installed(RELEASE_KIND)
+    both = a_sight(old, new, other, record=record, main=main)
+    assert plan_heirs(both, is_long=True) == [], "the rank has its pod still"
+    left = replace(both, gone=frozenset({"old"}))
+    [(heir, rank)] = plan_heirs(left, is_long=False)
+    assert (heir.metadata.uid, rank) == ("new", 0)
+    unseen = replace(both, pods=(other, new))
+    assert plan_heirs(unseen, is_long=False) == [], "another of its own maker may come"
+    assert [heir.metadata.uid for heir, _ in plan_heirs(unseen, is_long=True)] == ["new"]
+    coming = made_by("web", "coming", part="replica")
+    assert plan_heirs(replace(left, pods=(*left.pods, coming)), is_long=False) == []
+    old.metadata.labels[names.PART] = new.metadata.labels[names.PART] = "device"
+    assert plan_heirs(left, is_long=True) == [], "one with GPUs has a rank or waits"

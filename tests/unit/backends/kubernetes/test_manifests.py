@@ -222,11 +222,18 @@ def test_a_service_is_scaled_by_what_the_cluster_has_where_each_pod_waits_for_it
     assert "gpuplane.io/rank" not in workload.main["spec"]["template"]["metadata"]["labels"]
     queued = compute(replace(plan, local_queue="q"), served=served)
     assert queued.scaling == workload.scaling
-    assert "schedulingGates" not in pod_of(queued)
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    assert pod_of(queued)["schedulingGates"] == gates, "nothing starts unasked, whatever is down"
     assert "gpuplane.io/rank" not in queued.main["spec"]["template"]["metadata"]["labels"]
     told = {each["name"]: each.get("value") for each in pod_of(queued)["containers"][0]["env"]}
     own = (str(plan.ref.attempt_id), "c1")
     assert (told["GPUPLANE_ATTEMPT_ID"], told["GPUPLANE_CLUSTER_ID"]) == own
+    assert "GPUPLANE_RANK" not in told, "a pod has its rank only once its kubelet has it"
+    [rank] = [
+        each for each in pod_of(workload)["containers"][0]["env"] if each["name"] == "GPUPLANE_RANK"
+    ]
+    path = "metadata.labels['gpuplane.io/rank']"  # given in the patch that lifts the gate
+    assert rank["valueFrom"]["fieldRef"]["fieldPath"] == path
 
 
 def test_where_kueue_admits_the_queue_is_the_release_and_nothing_is_pinned() -> None:

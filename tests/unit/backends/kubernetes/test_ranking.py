@@ -12,7 +12,12 @@ from gpuplane.backends.interface import Phase, Tombstoned
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import VANISHED_MS, Sight, find_wanted
 from gpuplane.backends.kubernetes.placing import list_open_ranks
-from gpuplane.backends.kubernetes.ranking import compute_ends, list_unranked, observe
+from gpuplane.backends.kubernetes.ranking import (
+    compute_ends,
+    list_unlabelled,
+    list_unranked,
+    observe,
+)
 from gpuplane.backends.kubernetes.records import (
     Record,
     decide_accept,
@@ -89,6 +94,15 @@ def test_pods_get_ranks_in_their_order_once_they_are_bound_and_never_two() -> No
     assert ranked(record, "uid-2", "uid-1") == record
     assert ranked(record, "uid-0").ranks == (0, 1, 2)
     assert list_unranked(replace(sight, record=record)) == []
+
+
+def test_a_rank_is_told_on_its_pod_also_by_whoever_did_not_give_it() -> None:
+    record = ranked(a_queued(), "uid-1", "uid-0")
+    first, second = bound(0), bound(1)
+    first.metadata.labels[names.RANK] = "1"
+    told = seen(record, 2, first, second, bound(2))
+    assert [(pod.metadata.uid, rank) for pod, rank in list_unlabelled(told)] == [("uid-1", 0)]
+    assert list_unlabelled(replace(told, gone=frozenset({"uid-1"}))) == []
 
 
 def test_nothing_of_an_attempt_that_was_evicted_gets_a_rank() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.backends.interface import AttemptRef, Phase, Tombstoned
+from gpuplane.backends.interface import AUTOSCALER, OURSELVES, AttemptRef, Phase, Tombstoned
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import (
     VANISHED_MS,
     Sight,
     compute_outcomes,
+    find_scaler,
     find_wanted,
     has_vanished,
     observe_attempt,
@@ -27,7 +28,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_settle,
     decide_start,
 )
-from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.shapes import Main, Manager, Pod
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
@@ -194,6 +195,44 @@ def test_what_is_wanted_is_told_once_for_each_change() -> None:
     assert view.scales_since(cursor) == []
     view.take_main(a_service(1))
     assert [(each.ref, each.wanted) for each in view.scales_since(cursor)] == [(REF, 1)]
+
+
+def written(*managers: tuple[str, str, str]) -> Main:
+    """Return a Deployment as (manager, time, field of its spec) wrote it."""
+    main = a_service(2)
+    told = [
+        {
+            "manager": who,
+            "time": at,
+            "fieldsV1": {"f:spec": {f"f:{what}": {}}},
+            "operation": "Update",
+        }
+        for who, at, what in managers
+    ]
+    main.metadata.managed_fields = msgspec.convert(told, list[Manager])
+    return main
+
+
+@pytest.mark.parametrize(
+    ("manager", "by"),
+    [
+        ("kube-controller-manager", AUTOSCALER),
+        ("keda", AUTOSCALER),
+        ("keda-operator", AUTOSCALER),
+        ("kubectl", "kubectl"),
+        ("gpuplane", OURSELVES),
+    ],
+)
+def test_who_moved_a_number_is_whoever_wrote_it_last(manager: str, by: str) -> None:
+    early, late = "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"
+    main = written(
+        ("gpuplane", early, "replicas"), (manager, late, "replicas"), ("other", late, "paused")
+    )
+    view = ClusterView()
+    view.take_record(scaling(0), 1)
+    view.take_main(main)
+    assert [each.by for each in view.scales_since("")] == [by]
+    assert find_scaler(a_service(2)) == "", "where nothing tells"
 
 
 def test_a_rank_that_is_not_of_a_service_any_more_is_not_told() -> None:

@@ -24,6 +24,10 @@ CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.
 LEVEL = "kueue.x-k8s.io/podset-{mode}-topology"
 """Annotation of a pod template: the level of a Topology in which Kueue is to keep its pods."""
 
+ADMISSION_GATE = "kueue.x-k8s.io/admission"
+"""What keeps a pod from the scheduler until Kueue has admitted it, which takes it away
+(kubernetes-sigs/kueue v0.15.0, pkg/controller/jobs/pod)."""
+
 NOTHING_RUNS = "registry.k8s.io/pause:3.10"
 """Image of a pod template that only says what is asked for: a template must name one."""
 
@@ -83,6 +87,10 @@ def compute_template(
     annotations: dict[str, str] = {}
     if plan.local_queue:
         spec |= _models(plan)
+        if is_by_pod(plan):
+            # Kueue's webhook adds it too. Where it does not answer while Kueue is down, a pod that
+            # a scaler adds would start unasked; with it the pod waits until Kueue is back.
+            spec["schedulingGates"] = [{"name": ADMISSION_GATE}]
         if plan.level is not None:
             mode, label = plan.level
             annotations = {LEVEL.format(mode=mode): label}
@@ -324,9 +332,15 @@ def _environment(
 
 
 def _ranks(plan: AttemptPlan) -> dict[str, dict[str, Any]]:
-    """Return the names that torch.distributed and its kin read; only for several replicas."""
-    if plan.job_type is JobType.SERVICE:
+    """Return the names that torch.distributed and its kin read; only for several replicas.
+
+    A service has its rank alone. Where Kueue admits each of its pods it has none: a rank is given
+    to a pod that is bound, which its kubelet may have started by then.
+    """
+    if is_by_pod(plan):
         return {}
+    if plan.job_type is JobType.SERVICE:
+        return {"GPUPLANE_RANK": _field(f"metadata.labels['{names.RANK}']")}
     if len(plan.replicas) < 2:
         return {"GPUPLANE_RANK": {"value": str(plan.replicas[0].rank)}}
     index = _field(f"metadata.annotations['{names.INDEX}']")

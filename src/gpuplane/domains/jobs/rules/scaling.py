@@ -91,6 +91,15 @@ def count_missing(attempt: Attempt) -> int:
     return max(0, attempt.replicas_wanted - len(list_staying(attempt)))
 
 
+def is_bare(attempt: Attempt) -> bool:
+    """Return whether a service is to have replicas and has none, each of which Kueue admits.
+
+    One that was scaled to none is none: it runs on.
+    """
+    wants = attempt.replicas_wanted is not None and attempt.replicas_wanted > 0
+    return attempt.by_pod and wants and not attempt.replicas and attempt.state in GROWING
+
+
 def waiting_of(attempt: Attempt, message: str) -> tuple[str, str]:
     """Return (reason, message) of why the next replica of an attempt waits, told what Kueue says.
 

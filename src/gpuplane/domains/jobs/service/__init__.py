@@ -7,6 +7,7 @@ from gpuplane.domains.jobs.rules.outputs import mask_deeply, mask_sensitive
 from gpuplane.domains.jobs.rules.scaling import (
     count_missing,
     count_ready,
+    is_bare,
     list_ranks,
     waiting_of,
 )
@@ -69,6 +70,7 @@ from gpuplane.domains.jobs.service.estimating import (
 from gpuplane.domains.jobs.service.evicting import (
     PREEMPTED,
     list_running_on,
+    note_bare,
     note_deleted,
     note_evicted,
 )
@@ -345,6 +347,7 @@ __all__ = [
     "has_unlearned",
     "has_void_offers",
     "has_workspace",
+    "is_bare",
     "is_waiting",
     "last_written",
     "learn",
@@ -395,6 +398,7 @@ __all__ = [
     "mask_sensitive",
     "next_attempt",
     "note_admission",
+    "note_bare",
     "note_deleted",
     "note_dispatched",
     "note_ensured",

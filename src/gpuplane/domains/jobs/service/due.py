@@ -28,6 +28,7 @@ from gpuplane.domains.jobs.rules.uptime import UptimeTargets
 from gpuplane.domains.jobs.service.damage import set_damaged_aside
 from gpuplane.domains.jobs.service.gating import look_at_gates
 from gpuplane.domains.jobs.service.holding import may_be_stopped
+from gpuplane.domains.jobs.service.scaling import send_away
 from gpuplane.domains.jobs.service.stopping import end_without_attempt, request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 from gpuplane.domains.jobs.service.uptime import look_at_uptime
@@ -174,7 +175,10 @@ def find_waits(session: ReadSession, targets: WaitTargets, now: int) -> list[tup
 
 
 def drain_node(session: WriteSession, node: Node, now: int) -> Looked:
-    """Move a draining node's work away: ask for checkpoints, wait, then stop and queue again."""
+    """Move a draining node's work away: ask for checkpoints, wait, then stop and queue again.
+
+    Of a service whose replicas Kueue admits one by one, those on the node alone stop.
+    """
     began = node.drain_started_at
     if began is None:
         return Looked()
@@ -193,6 +197,8 @@ def drain_node(session: WriteSession, node: Node, now: int) -> Looked:
         if step.deed is Deed.ASK_CHECKPOINT:
             repository.mark_warned(session, job.id, mark_asked(job.warned, began))
             to_checkpoint.append(attempt)
+        elif attempt.by_pod:
+            send_away(session, attempt, node.id, now)
         else:
             request_stop(
                 session,

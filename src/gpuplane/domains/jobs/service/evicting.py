@@ -1,5 +1,6 @@
 """What a cluster that admits by itself does to jobs that run: it evicts, and they stop here too."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from gpuplane.core.ids import AttemptId, ClusterId
@@ -10,7 +11,8 @@ from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import offers as offers_repository
-from gpuplane.domains.jobs.rules import Attempt, Job
+from gpuplane.domains.jobs.rules import Attempt, Job, Replica
+from gpuplane.domains.jobs.rules.scaling import is_bare
 from gpuplane.domains.jobs.service.stopping import request_stop
 from gpuplane.domains.jobs.service.telling import job_event
 
@@ -67,15 +69,64 @@ def note_evicted(
                 actor="kueue",
                 reason=str(word),
                 message=message,
-                data={
-                    "for_job": None if winner is None else str(winner.id),
-                    "lost_gpu_s": _lost_gpu_s(job, attempt, now),
-                    "ran_s": _ran_ms(attempt, now) // 1000,
-                    "rule": reason,
-                },
+                data=_receipt(
+                    winner, _lost_gpu_s(job, attempt, now), _ran_ms(attempt, now) // 1000, reason
+                ),
             ),
         )
     return done
+
+
+def note_all_preempted(
+    session: WriteSession, job: Job, attempt: Attempt, gone: Sequence[Replica], now: int
+) -> bool:
+    """Stop a service whose last replicas its cluster preempted: it stands in line again, whole.
+
+    Args:
+        session: Where to write.
+        job: The job as it is stored now.
+        attempt: Its attempt, which has no replica any more.
+        gone: The replicas that were just taken from it, with how they ended.
+        now: The instant.
+    """
+    first = next(each for each in gone if each.reason == Word.PREEMPTED)
+    message = first.message or "None of its replicas is left."
+    done = request_stop(
+        session, job, StopIntent.PREEMPT, Word.PREEMPTED, message, now, actor="kueue"
+    )
+    if done:
+        ran = [(_ran_until(each, now), len(each.gpu_ids) * each.gpu_milli) for each in gone]
+        lost_gpu_s = sum(ms * milli for ms, milli in ran) // (_GPU_MILLI * 1000)
+        data = _receipt(None, lost_gpu_s, _ran_ms(attempt, now) // 1000, PREEMPTED)
+        events.record(
+            session,
+            job_event(
+                job, "job.preempting", now, actor="kueue", reason=str(Word.PREEMPTED),
+                message=message, data=data,
+            ),
+        )  # fmt: skip
+    return done
+
+
+def note_bare(session: WriteSession, attempt_id: AttemptId, *, message: str, now: int) -> bool:
+    """Put a service back in line that has no replica left, and none that could start now.
+
+    Args:
+        session: Where to write.
+        attempt_id: The attempt, whose replicas ended otherwise than by a preemption.
+        message: Why no other starts.
+        now: The instant.
+    """
+    attempt = attempts_repository.find_attempt(session, attempt_id)
+    if attempt is None or not is_bare(attempt):
+        return False
+    job = repository.lock_jobs(session, [attempt.job_id]).get(attempt.job_id)
+    if job is None or job.condition is Condition.STOPPING:
+        return False
+    said = f"None of its replicas is left, and no other can start: {message}"
+    return request_stop(
+        session, job, StopIntent.REQUEUE, Word.EVICTED, said, now, actor="kueue"
+    )  # fmt: skip - the call reads as one line
 
 
 def note_deleted(session: WriteSession, attempt_id: AttemptId, *, message: str, now: int) -> bool:
@@ -98,6 +149,19 @@ def _job_of(session: ReadSession, attempt_id: AttemptId) -> Job | None:
         return repository.find_job(session, offer.job_id)
     attempt = attempts_repository.find_attempt(session, attempt_id)
     return None if attempt is None else repository.find_job(session, attempt.job_id)
+
+
+def _receipt(winner: Job | None, lost_gpu_s: int, ran_s: int, rule: str) -> dict[str, object]:
+    """Return what the event of a preemption tells beside its sentence."""
+    for_job = None if winner is None else str(winner.id)
+    return {"for_job": for_job, "lost_gpu_s": lost_gpu_s, "ran_s": ran_s, "rule": rule}
+
+
+def _ran_until(replica: Replica, now: int) -> int:
+    """Return for how long a replica that is over ran, in ms."""
+    if replica.started_at is None:
+        return 0
+    return max(0, (replica.ended_at or now) - replica.started_at)
 
 
 def _ran_ms(attempt: Attempt, now: int) -> int:

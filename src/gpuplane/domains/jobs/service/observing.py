@@ -19,7 +19,8 @@ from gpuplane.domains.jobs.rules import Attempt, Job, Replica
 from gpuplane.domains.jobs.rules.attempts import AttemptVerdict, Standing, judge_attempt
 from gpuplane.domains.jobs.rules.learning import learned_of
 from gpuplane.domains.jobs.rules.outputs import is_sensitive_output
-from gpuplane.domains.jobs.rules.scaling import has_left
+from gpuplane.domains.jobs.rules.scaling import has_left, is_bare
+from gpuplane.domains.jobs.service.evicting import note_all_preempted
 from gpuplane.domains.jobs.service.joining import join
 from gpuplane.domains.jobs.service.scaling import judge_unstarted, retire
 from gpuplane.domains.jobs.service.stopping import finish_attempt, request_stop
@@ -244,6 +245,9 @@ def _follow_scale(
         return attempt, replicas
     stored = attempts_repository.find_attempt(session, attempt.id) or attempt
     moved = retire(session, job, stored, gone, now)
+    if is_bare(moved) and any(each.reason == Word.PREEMPTED for each in gone):
+        note_all_preempted(session, job, moved, gone, now)
+        moved = attempts_repository.find_attempt(session, moved.id) or moved
     return moved, [each for each in replicas if each not in gone]
 
 

@@ -26,7 +26,13 @@ from gpuplane.domains.jobs.service.telling import job_event
 
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
-    """An attempt as a cluster tells it."""
+    """An attempt as a cluster tells it.
+
+    Args:
+        local_queue: `cluster/local queue` by which its Kueue admits it; empty where none does.
+        cluster_queue: What that leads to.
+        waits: Whether its Kueue holds it back: nothing of it runs.
+    """
 
     attempt_id: AttemptId
     job_id: JobId
@@ -37,6 +43,9 @@ class RunningAttempt:
     epoch: int
     spec: JobSpec
     made_at: int
+    local_queue: str = ""
+    cluster_queue: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,8 @@ def _restore(
     user_id: UserId,
     now: int,
 ) -> None:
+    where = "waiting" if each.waits else "running"
+    found = f"It was found {where} on its cluster."
     submission = Submission(
         spec=each.spec,
         tenant_id=place[0],
@@ -122,7 +133,8 @@ def _restore(
         created_at=min(now, each.made_at),
         attempt_count=each.epoch,
         reason=str(Word.OFFERED),
-        status_message="It was found running on its cluster.",
+        status_message=found,
+        queue=each.local_queue,
     )
     repository.insert_jobs(session, [job])
     offer = Offer(
@@ -130,18 +142,18 @@ def _restore(
         job_id=each.job_id,
         number=each.epoch,
         cluster_id=cluster_id,
-        local_queue="",
-        cluster_queue="",
+        local_queue=each.local_queue,
+        cluster_queue=each.cluster_queue,
         state=OFFERED,
         offered_at=each.made_at,
         ensured_at=now,
-        admitted_at=each.made_at,
+        admitted_at=None if each.waits else each.made_at,
         evict_sent_at=None,
         usage=(),
         explanation=None,
         reason="",
-        message="It was found running on its cluster.",
+        message=found,
     )
     offers_repository.insert_offers(session, [offer])
-    said = f"{job.name} was found running on its cluster and is kept account of again."
+    said = f"{job.name} was found {where} on its cluster and is kept account of again."
     events.record(session, job_event(job, "job.rebuilt", now, actor="operator", message=said))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from gpuplane.backends.interface import AttemptPlan, ScaleObservation
-from gpuplane.core.ids import AttemptId, ClusterId, JobId, ReplicaId
+from gpuplane.backends.interface import AUTOSCALER, OURSELVES, AttemptPlan, ScaleObservation
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, NodeId, ReplicaId
 from gpuplane.core.lifecycle.jobs import HOLDING, Condition, StopIntent
 from gpuplane.core.reasons import Word
 from gpuplane.core.scheduling.decisions import Placed, Waiting
@@ -42,6 +42,9 @@ from gpuplane.domains.jobs.service.telling import grown_event, job_event
 from gpuplane.domains.placements import service as placements
 from gpuplane.kit.access import Principal
 from gpuplane.kit.ids import new_id
+
+_SCALERS = {AUTOSCALER: "autoscaler", OURSELVES: "system"}
+"""Whom an event names as the one who moved a number; all others move it on the cluster."""
 
 VANISHED = "Somebody deleted its Deployment on the cluster while it had no replica."
 
@@ -146,7 +149,9 @@ def note_scales(session: WriteSession, seen: Sequence[ScaleObservation], now: in
         if each.is_gone:
             changes += note_deleted(session, attempt.id, message=VANISHED, now=now)
             continue
-        changes += _want(session, job, attempt, each.wanted, "autoscaler", now)
+        actor = _SCALERS.get(each.by, "cluster")
+        hand = each.by if actor == "cluster" else ""
+        changes += _want(session, job, attempt, each.wanted, actor, now, hand)
     return changes
 
 
@@ -181,9 +186,19 @@ def _scaling_of(session: ReadSession, job: Job, wanted: int) -> Scaling:
 
 
 def _want(
-    session: WriteSession, job: Job, attempt: Attempt, wanted: int, actor: str, now: int
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    wanted: int,
+    actor: str,
+    now: int,
+    hand: str = "",
 ) -> bool:
-    """Store what is wanted; False when the attempt is not as it was read."""
+    """Store what is wanted; False when the attempt is not as it was read.
+
+    Args:
+        hand: What wrote the number on its cluster, where that is somebody else's.
+    """
     before = attempt.replicas_wanted
     if before == wanted:
         return True
@@ -197,12 +212,16 @@ def _want(
         growth_message="",
     )
     if done:
+        whose = f": {hand} asked its cluster for it" if hand else ""
+        data: dict[str, Any] = {"attempt": attempt.number, "from": before, "wanted": wanted}
+        if hand:
+            data["by"] = hand
         events.record(
             session,
             job_event(
                 job, "job.scaled", now, actor=actor,
-                message=f"{job.name} is to have {wanted} replicas instead of {before}.",
-                data={"attempt": attempt.number, "from": before, "wanted": wanted},
+                message=f"{job.name} is to have {wanted} replicas instead of {before}{whose}.",
+                data=data,
             ),
         )  # fmt: skip
         if is_more:
@@ -332,6 +351,27 @@ def retire(
     return found
 
 
+def send_away(session: WriteSession, attempt: Attempt, node_id: NodeId, now: int) -> int:
+    """Ask the replicas of a service on one node to stop; return how many were not asked before.
+
+    Its cluster runs others instead, elsewhere: each of them Kueue admits by itself.
+
+    Raises:
+        JobChanged: If the attempt is not as it was read; nothing may be stored then.
+    """
+    going = [each for each in list_staying(attempt) if each.node_id == node_id]
+    if not going:
+        return 0
+    attempts_repository.update_replicas(
+        session, [{"id": each.id, "leaving_at": now} for each in going]
+    )
+    number = number_next(attempt, now)
+    if not attempts_repository.update_attempt(session, attempt, scale_number=number):
+        raise JobChanged("A service changed while replicas of it were being sent away.")
+    session.wake("dispatcher")
+    return len(going)
+
+
 def _tell_retired(
     session: WriteSession, job: Job, attempt: Attempt, gone: Replica, at: int
 ) -> None:
@@ -345,8 +385,14 @@ def _tell_retired(
     }
     kind, actor, reason, own = "job.shrunk", "system", "", gone.message
     message = f"{job.name} does without replica {gone.rank} on {gone.node_name}."
-    if gone.leaving_at is None and gone.reason != Word.SCALED_DOWN:
-        is_preempted = gone.reason == Word.PREEMPTED
+    is_preempted = gone.reason == Word.PREEMPTED
+    if attempt.by_pod and gone.leaving_at is not None and not is_preempted:
+        kind, reason = "job.replica_ended", str(Word.DRAINED)
+        message = (
+            f"Replica {gone.rank} of {job.name} on {gone.node_name} ended: its node is being "
+            "drained, and its cluster runs another in its place."
+        )
+    elif gone.leaving_at is None and gone.reason != Word.SCALED_DOWN:
         kind = "job.replica_preempted" if is_preempted else "job.replica_ended"
         actor, reason = ("kueue" if is_preempted else "cluster"), gone.reason
         message = f"Replica {gone.rank} of {job.name} on {gone.node_name} ended: {own or reason}"

@@ -1,7 +1,7 @@
 """Whether a job that its cluster is about to admit may start: budget, window, suspension."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.lifecycle.jobs import HOLDING, Condition, JobStatus
@@ -94,7 +94,9 @@ def _load_growing(
             continue
         stays = job.status in HOLDING and job.condition is not Condition.STOPPING
         told = _hold(job, now, is_wanted=stays, is_frozen=is_frozen)
-        found[attempt.id] = _standing_of(job, told, PRIORITY_VALUES[job.spec.priority])
+        standing = _standing_of(job, told, PRIORITY_VALUES[job.spec.priority])
+        # What a running service adds stands in line for itself, not since its job was preempted.
+        found[attempt.id] = replace(standing, in_line_since=None)
     return found
 
 

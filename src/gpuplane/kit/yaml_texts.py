@@ -22,7 +22,9 @@ class UnreadableYaml(ValueError):
 class PlainLoader(yaml.SafeLoader):
     """The safe loader, stricter: a key stands once, and instants are left as text.
 
-    A date of YAML has no place in JSON, and of two values under one key a reader keeps either.
+    A date of YAML has no place in JSON, and of two values under one key a reader keeps either. A
+    lone `=` is text too, as Kubernetes reads it: charts have it in lists of operators, and the safe
+    loader knows its type and no value of it.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -44,8 +46,9 @@ class PlainLoader(yaml.SafeLoader):
         return node
 
 
+_LEFT_AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, rule) for tag, rule in rules if tag not in _LEFT_AS_TEXT]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 

@@ -130,3 +130,22 @@ async def test_a_worker_that_nobody_reaches_leaves_its_manager_and_what_stays_is
     assert left.config["dispatch"] == {"workers": [], "queues": ["team"]}
     again = await do(shelf, tmp_path, "leave_managers", cluster, run.id)
     assert isinstance(again, Skipped)
+
+
+async def test_a_manager_that_nobody_reaches_names_what_stays_on_it_and_on_its_own_workers(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    hub, run = await shelf.delete(await shelf.available(), force=True)
+    other, _ = await shelf.register("hub", "hub")
+    for name in ("own", "shared"):
+        await shelf.register(name, name)
+    for manager, workers in ((hub, ["own", "", "shared"]), (other, ["shared"])):
+        config = {**manager.config, "dispatch": {"workers": workers, "queues": ["team"]}}
+        await shelf.do(clusters.change, manager.id, {"config": config}, "ada", shelf.now)
+    answer = await do(shelf, tmp_path, "leave_managers", await shelf.cluster(hub.id), run.id)
+    assert isinstance(answer, Completed)
+    assert answer.output["workers"] == ["own", "shared"]
+    about, account = answer.output["warnings"]
+    for each in ("On east may stay", "AdmissionCheck gpuplane-multikueue", "gpuplane-wNN-"):
+        assert each in about
+    assert account.startswith("On own stay ClusterRole"), "the other manager needs that on shared"

@@ -152,7 +152,10 @@ async def test_remote_write_is_off_until_there_is_a_receiver_and_has_a_key_that_
         release = await helm.status(prometheus.release, namespace)
         assert release is not None
         values = await helm.get_values(prometheus.release, namespace)
-        return release.revision, values.get("prometheus", {}).get("prometheusSpec", {})
+        told = values["prometheus"]["prometheusSpec"]
+        assert told["serviceMonitorSelectorNilUsesHelmValues"] is False
+        written = {key: told[key] for key in ("remoteWrite", "externalLabels") if key in told}
+        return release.revision, written
 
     async def key_there() -> str | None:
         """Return the key that Prometheus has there."""

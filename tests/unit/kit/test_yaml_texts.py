@@ -59,3 +59,9 @@ def test_documents_are_json_values_and_instants_stay_text() -> None:
 def test_what_a_merge_brings_may_be_written_anew_however_it_is_nested() -> None:
     text = "d: {c: &c {<<: &b {<<: &a {x: 1, y: 1}, x: 2}, x: 3}}\ne: {<<: *c}\n"
     assert load_documents(text)[0]["e"] == {"x": 3, "y": 1}
+
+
+def test_a_lone_equals_sign_is_text_as_in_the_charts_of_operators() -> None:
+    assert load_documents("enum:\n- '!='\n- =\n- =~\n=: x") == [
+        {"enum": ["!=", "=", "=~"], "=": "x"}
+    ]

@@ -28,10 +28,12 @@ from gpuplane.loops.clusters.catalogue import (
     Decision,
     Situation,
     addons_of,
+    compute_company,
     compute_values,
     decide,
     find_addon,
     load_addons,
+    merge_values,
 )
 from gpuplane.loops.clusters.registering import load_facts, summarise
 from gpuplane.loops.clusters.tools import ClusterTools
@@ -114,9 +116,9 @@ async def bring_in(
         async with _queues[cluster.id]:
             helm = await tools.helm(cluster)
             seen = await look(tools, cluster, helm, wanted)
-            return await _act(
-                tools, cluster, addon, decide(addon, seen, await _adopted(tools, cluster)), helm
-            )
+            adopted = await _adopted(tools, cluster)
+            company = compute_company(addon, seen, adopted)
+            return await _act(tools, cluster, addon, decide(addon, seen, adopted), company, helm)
     except HelmError as error:
         if error.reason == "OwnedByOthers":
             said = (
@@ -157,7 +159,12 @@ async def look(
 
 
 async def _act(
-    tools: ClusterTools, cluster: Cluster, addon: Addon, decision: Decision, helm: Helm
+    tools: ClusterTools,
+    cluster: Cluster,
+    addon: Addon,
+    decision: Decision,
+    company: frozenset[str],
+    helm: Helm,
 ) -> AddonStatus:
     release = decision.release
     if decision.verb == "leave_out":
@@ -171,9 +178,10 @@ async def _act(
         addon.release,
     ):
         state = "adopted"
-    values = compute_values(addon, asdict(tools.addons), cluster.role)
+    values = compute_values(addon, asdict(tools.addons), cluster.role, company)
     if addon.name == "prometheus" and tools.addons.receiver:
-        values |= {"prometheus": await _remote_write(tools, cluster, addon)}
+        written = await _remote_write(tools, cluster, addon)
+        values = merge_values(values, {"prometheus": written})
     # What somebody else gave a release that was adopted stays, until it gets another version.
     if (
         decision.verb == "keep"
@@ -224,11 +232,13 @@ async def adopt(tools: ClusterTools, cluster: Cluster, addon: Addon) -> AddonSta
                     return await _note(
                         tools, cluster, addon, "adopted", said if kept else "", release
                     )
+            seen = await look(tools, cluster, helm, None)
+            company = compute_company(addon, replace(seen, wanted=frozenset()))
             made = await helm.upgrade_install(
                 addon.release,
                 addon.namespace,
                 chart_of(addon, tools.addons.charts),
-                compute_values(addon, asdict(tools.addons), cluster.role),
+                compute_values(addon, asdict(tools.addons), cluster.role, company),
                 timeout_s=HELM_S,
                 take_ownership=True,
             )
@@ -253,9 +263,10 @@ async def adopt_step(
 def chart_of(addon: Addon, folder: str) -> Chart:
     """Return where a chart is: the file of this version in the folder, else the network."""
     if folder:
-        path = Path(folder) / f"{addon.chart_name}-{addon.version}.tgz"
-        if path.is_file():
-            return Chart(str(path))
+        for name in addon.file_names:
+            path = Path(folder) / name
+            if path.is_file():
+                return Chart(str(path))
     if not addon.repo and not addon.chart.startswith("oci://"):
         raise HelmError(
             "ChartNotAvailable",

@@ -69,6 +69,7 @@ class Addon:
     kubernetes: tuple[str, str]
     source: str
     repo: str = ""
+    file: str = ""
     older: tuple[Pin, ...] = ()
     needs: tuple[str, ...] = ()
     ready: Ready = "workload"
@@ -80,11 +81,18 @@ class Addon:
     values: dict[str, Any] = field(default_factory=dict)
     set: dict[str, str] = field(default_factory=dict)
     of_role: dict[str, dict[str, Any]] = field(default_factory=dict)
+    beside: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def chart_name(self) -> str:
         """Return the chart's own name, as releases tell it."""
         return self.chart.rpartition("/")[2]
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Return what its chart's file may be called: by the chart, or as it is published."""
+        names = (self.chart_name, self.file) if self.file else (self.chart_name,)
+        return tuple(f"{name}-{self.version}.tgz" for name in names)
 
     def is_chart_of(self, release: Release) -> bool:
         """Return whether a release is one of this chart, of whatever version."""
@@ -230,12 +238,64 @@ def _decide_install(addon: Addon, seen: Situation) -> Decision:
     return Decision("install")
 
 
-def compute_values(addon: Addon, settings: Mapping[str, Any], role: str = "") -> dict[str, Any]:
-    """Return the values of an add-on's chart for a cluster's role, with what settings fill in."""
-    values = {**deepcopy(addon.values), **deepcopy(addon.of_role.get(role, {}))}
+def compute_company(addon: Addon, seen: Situation, adopted: Collection[str] = ()) -> frozenset[str]:
+    """Return which other add-ons are in, or come in after this one by the same registration.
+
+    Args:
+        addon: Which has the company.
+        seen: The cluster, as this one is decided on.
+        adopted: As for `decide`.
+    """
+    listed = load_addons()
+    names = [each.name for each in listed]
+    after = listed[names.index(addon.name) + 1 :] if addon.name in names else ()
+    coming = {
+        each.name
+        for each in after
+        if decide(each.for_kubernetes(seen.kubernetes_version), seen, adopted).verb == "install"
+    }
+    return (seen.in_place | coming) - {addon.name}
+
+
+def compute_values(
+    addon: Addon,
+    settings: Mapping[str, Any],
+    role: str = "",
+    company: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the values of an add-on's chart for a cluster, with what settings fill in.
+
+    Args:
+        addon: Which.
+        settings: By name, for its `set`.
+        role: The cluster's.
+        company: Names of other add-ons there, as `compute_company` tells.
+    """
+    values = merge_values(addon.values, addon.of_role.get(role, {}))
+    for name, more in addon.beside.items():
+        if name in company:
+            values = merge_values(values, more)
     for path, name in addon.set.items():
         _put(values, path.split("."), settings[name])
     return values
+
+
+def merge_values(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others put over them as Helm does it: maps are merged, lists replaced.
+
+    A null takes away what the first has; what they have not it leaves null, for Helm to take the
+    chart's own away.
+    """
+    found = deepcopy(dict(values))
+    for key, each in more.items():
+        own = found.get(key)
+        if isinstance(own, Mapping) and isinstance(each, Mapping):
+            found[key] = merge_values(own, each)
+        elif each is None and own is not None:
+            del found[key]
+        else:
+            found[key] = deepcopy(each)
+    return found
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:

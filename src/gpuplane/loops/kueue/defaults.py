@@ -11,6 +11,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues import service as queues
 from gpuplane.kube.clients import KubeClient
+from gpuplane.kube.kueue.holds import start_queues
 from gpuplane.kube.kueue.names import GROUP, ApiVersion, choose_version
 from gpuplane.kube.tenancy import CLUSTER_LABEL
 from gpuplane.loops.kueue.namespaces import write_namespaces
@@ -64,12 +65,14 @@ async def take_back_former(
 ) -> list[str]:
     """Declare what carries a former id of a cluster, as it has it; return names of what was.
 
-    It was deleted here and registered again: what was declared before goes on to hold.
+    It was deleted here and registered again: what was declared before goes on to hold, and queues
+    that were stopped because nobody dispatched their work any more admit again.
     """
     former = set(cluster.known_ids) - {str(cluster.id)}
     if not former:
         return []
     live = await load_live(client, version)
+    await start_queues(client, version, [each for each in live.values() if _is_of(each, former)])
     known = await database.read(lambda s: queues.list_seen(s, cluster.id))
     if known:  # seen when its former ids were not known yet
         seen = [

@@ -106,11 +106,6 @@ def test_what_an_addon_needs_and_is_not_there_is_named() -> None:
     assert decide(addon("aibrix"), a_situation(served=needed)).verb == "install"
 
 
-def test_the_chart_of_hami_is_told_not_to_ask_for_a_label_that_nobody_sets() -> None:
-    selector = compute_values(addon("hami"), {"hami_port": 31_993})["devicePlugin"]
-    assert selector == {"nvidiaNodeSelector": {"gpu": None, "nvidia.com/gpu.present": "true"}}
-
-
 def test_what_was_not_asked_for_is_left_out() -> None:
     decision = decide(addon("nfd"), a_situation(wanted=frozenset({"kueue"})))
     assert (decision.verb, decision.reason) == ("leave_out", "It was not asked for.")
@@ -166,6 +161,9 @@ def test_a_chart_in_no_repository_is_told_by_name(tmp_path: Path) -> None:
         chart_of(addon("aibrix"), "")
     (tmp_path / "aibrix-0.7.0.tgz").write_bytes(b"")
     assert chart_of(addon("aibrix"), str(tmp_path)).ref.endswith("aibrix-0.7.0.tgz")
+    published = "node-feature-discovery-chart-0.18.3.tgz"
+    (tmp_path / published).write_bytes(b"")
+    assert chart_of(addon("nfd"), str(tmp_path)).ref.endswith(published)
 
 
 def test_the_kueue_of_a_manager_leaves_nominating_to_the_order_of_preference() -> None:

@@ -43,7 +43,7 @@ REGISTER_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
 DELETE_STEPS: tuple[tuple[str, str, Retry, int], ...] = (
     ("drain", "Move or end the work that runs there", _STORE, DRAIN_MS),
     ("release", "Remove what is ours in the cluster", _CONNECT, 5 * STEP_MS),
-    ("leave_managers", "MultiKueue: managers dispatch to it no more", _STORE, 10 * STEP_MS),
+    ("leave_managers", "MultiKueue: no work comes to it or leaves it", _STORE, 10 * STEP_MS),
     ("forget", "Delete credentials, keys and inventory", _STORE, STEP_MS),
 )
 

@@ -11,9 +11,9 @@ import pytest
 
 from gpuplane.db.database import Database
 from gpuplane.domains.jobs.service import Rebuilt
+from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
-from gpuplane.entry.settings import load_settings
 from gpuplane.kit.sealing import SealingKeys
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.kueue.alone import CHART, SERVICE, Alone, alone_of, asked, is_whole

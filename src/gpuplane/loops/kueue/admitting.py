@@ -70,26 +70,7 @@ async def take_in(
     for offer in offers:  # nothing of an offer was recorded: whichever Workload it has counts
         if offer.attempt_id in ours:
             remembered[offer.attempt_id] = ours[offer.attempt_id].state.uid
-    news = 0
-    for offer in offers:
-        said = _read(offer, ours.get(offer.attempt_id), pods, cut_off)
-        if said is None:
-            continue
-        told = (said.reason, said.message, said.admitted_at, said.counted)
-        if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
-            continue
-        news += await database.write(
-            "jobs.note_admission",
-            partial(
-                jobs.note_admission,
-                attempt_id=offer.attempt_id,
-                reason=said.reason,
-                message=said.message,
-                admitted_at=said.admitted_at,
-                usage_of=said.usage,
-                cluster_queue=said.cluster_queue,
-            ),
-        )
+    news = await _take_in_offers(database, offers, ours, pods, cut_off)
     news += await take_in_replicas(database, running, pods, bare, now)
     for attempt in running:
         found = ours.get(attempt.id)
@@ -116,6 +97,37 @@ async def take_in(
                 message=told_of.message,
                 for_attempt=by_job_uid.get(found.preemptor_uid),
                 now=now,
+            ),
+        )
+    return news
+
+
+async def _take_in_offers(
+    database: Database,
+    offers: Sequence[Offer],
+    ours: Mapping[AttemptId | None, Followed],
+    pods: Mapping[AttemptId, Sequence[Followed]],
+    cut_off: Mapping[str, str],
+) -> int:
+    """Store what Kueue says of offers where it is news; return of how many it is."""
+    news = 0
+    for offer in offers:
+        said = _read(offer, ours.get(offer.attempt_id), pods, cut_off)
+        if said is None:
+            continue
+        told = (said.reason, said.message, said.admitted_at, said.counted)
+        if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
+            continue
+        news += await database.write(
+            "jobs.note_admission",
+            partial(
+                jobs.note_admission,
+                attempt_id=offer.attempt_id,
+                reason=said.reason,
+                message=said.message,
+                admitted_at=said.admitted_at,
+                usage_of=said.usage,
+                cluster_queue=said.cluster_queue,
             ),
         )
     return news

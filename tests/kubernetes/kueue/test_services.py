@@ -136,7 +136,7 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
 
     places = await web.nodes()
     base = f"/clusters/{world.name}/nodes/{places[0]}"
-    await world.ask("POST", f"{base}/drain")
+    await world.ask("POST", f"{base}/drain", json={"wait_s": 0})
     await world.until(partial(web.has_left, places[0]), "its replica runs on another node")
     assert (await web.nodes())[1] == places[1], "the other went on serving"
     assert "job.stopping" not in await world.kinds(web.job_id)

@@ -150,7 +150,7 @@ async def serve_and_move(lives: Lives, tenant: str) -> None:
     node = found["current_attempt"]["replicas"][0]["node"]
     [other] = [each for each in lives.alone.nodes if each != node]
     base = f"/clusters/{lives.alone.prefix}/nodes"
-    await lives.ask("POST", f"{base}/{node}/drain")
+    await lives.ask("POST", f"{base}/{node}/drain", {"wait_s": 0})
     await lives.plane.kill()
 
     async def has_moved(found: dict[str, Any]) -> bool:

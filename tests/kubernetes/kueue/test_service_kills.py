@@ -103,7 +103,8 @@ class Lives:
 
     async def submit(self, name: str, tenant: str, **more: Any) -> None:
         """Submit the job, which nothing looks at before its walk."""
-        await self.plane.start(GPUPLANE_LOOPS_SCHEDULER_S="3600")
+        later = {**self.alone.settings, "GPUPLANE_LOOPS_SCHEDULER_S": "3600"}
+        await self.plane.start(**later)
         made = await self.ask("POST", "/jobs", self.alone.body(name, tenant, **more))
         self.job = str(made["id"])
         await self.plane.kill()

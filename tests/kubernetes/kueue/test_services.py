@@ -78,7 +78,8 @@ class Web:
         [found] = await self.world.client.list(DEPLOYMENT, self.space, labels)
         patch = {"spec": {"replicas": replicas}}
         async with KubeClient(self.world.client.connection, field_manager="kubectl") as hand:
-            await hand.patch(DEPLOYMENT, found["metadata"]["name"], patch, self.space)
+            name = found["metadata"]["name"]
+            await hand.patch(DEPLOYMENT, name, patch, self.space, subresource="scale")
 
     async def nodes(self) -> dict[int, str]:
         """Return the node of each rank."""

@@ -78,7 +78,8 @@ class Web:
         [found] = await self.world.client.list(DEPLOYMENT, self.space, labels)
         patch = {"spec": {"replicas": replicas}}
         async with KubeClient(self.world.client.connection, field_manager="kubectl") as hand:
-            await hand.patch(DEPLOYMENT, found["metadata"]["name"], patch, self.space)
+            name = found["metadata"]["name"]
+            await hand.patch(DEPLOYMENT, name, patch, self.space, subresource="scale")
 
     async def nodes(self) -> dict[int, str]:
         """Return the node of each rank."""
@@ -136,7 +137,7 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
 
     places = await web.nodes()
     base = f"/clusters/{world.name}/nodes/{places[0]}"
-    await world.ask("POST", f"{base}/drain")
+    await world.ask("POST", f"{base}/drain", json={"wait_s": 0})
     await world.until(partial(web.has_left, places[0]), "its replica runs on another node")
     assert (await web.nodes())[1] == places[1], "the other went on serving"
     assert "job.stopping" not in await world.kinds(web.job_id)

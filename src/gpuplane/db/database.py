@@ -21,6 +21,7 @@ from sqlalchemy import create_engine as create_sql_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from gpuplane.db.questions import CommitWatch
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.db.troubles import RETRYABLE_STATES, public_error, translated_errors
 from gpuplane.db.units import GATHER_LIMIT, Gathered, Unit, answer_units, run_units
@@ -54,6 +55,7 @@ class Database:
         self._listeners: list[Woken] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer: Writer | None = None
+        self._watch: CommitWatch | None = None
         self._waiting: dict[Gathered[Any, Any], deque[Unit]] = {}
         self._gatherers: dict[Gathered[Any, Any], int] = {}
         self._gathering = threading.Lock()
@@ -63,6 +65,7 @@ class Database:
             self._read_engine = _sqlite_engine(self.url.database or "", read_only=True)
             self._read_threads = ThreadPoolExecutor(READERS, "db-read")
             self._writer = Writer(self._write_engine, self.times, self._announce)
+            self._watch = CommitWatch(self.url.database or "")
         else:
             self._write_engine = _postgres_engine(self.url.render_as_string(hide_password=False))
             self._read_engine = self._write_engine
@@ -118,6 +121,14 @@ class Database:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._read_threads, self.read_now, query)
 
+    def written(self) -> int | None:
+        """Return a number that is another one after each commit, whoever wrote.
+
+        None on PostgreSQL, where that costs as much as asking what one wants to know, and when it
+        cannot be told just now.
+        """
+        return self._watch.number() if self._watch is not None else None
+
     def read_now(self, query: Callable[[ReadSession], T]) -> T:
         """Run a query on this thread; for threads and commands without an event loop."""
         with translated_errors(), self._read_engine.connect() as connection:
@@ -143,6 +154,8 @@ class Database:
         if self._writer is not None:
             self._writer.close()
         self._read_threads.shutdown(wait=True)
+        if self._watch is not None:
+            self._watch.close()
         self._write_engine.dispose()
         self._read_engine.dispose()
 

@@ -7,6 +7,7 @@ from gpuplane.backends.capabilities import Checkpoints
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import ContactPolicy, LookTimes
 from gpuplane.domains.jobs.service import Attempt
@@ -115,10 +116,11 @@ def register_steps(handlers: Handlers, tools: ClusterTools) -> None:
 
 def make_refresh(backends: BackendRegistry, tools: ClusterTools) -> Callable[[], Awaitable[None]]:
     """Return what brings the backends of this process in step with the clusters stored."""
+    known_ones = Question(tools.database, clusters.list_clusters)
+    numbers_of = Question(tools.database, clusters.list_credential_numbers)
 
     async def refresh() -> None:
-        known = await tools.database.read(clusters.list_clusters)
-        numbers = await tools.database.read(clusters.list_credential_numbers)
+        known, numbers = await known_ones.ask(), await numbers_of.ask()
         await backends.refresh(known, numbers, tools.connection)
 
     return refresh

@@ -24,6 +24,7 @@ from gpuplane.backends.interface import (
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Job, Surroundings
@@ -106,6 +107,8 @@ class DispatcherLoop:
         self._told: dict[ClusterId, dict[AttemptId, str]] = {}
         """Why attempts were not taken on at their last turn, as it was stored."""
         self._offers = Offers(database, clock, around, chance, self._reveal)
+        self._to_do = Question(database, _list_to_do)
+        self._to_release = Question(database, _list_to_release)
         self._scaler = Scaler(database, clock, backends, around, chance, self._reveal)
 
     async def run_once(self) -> bool:
@@ -115,9 +118,9 @@ class DispatcherLoop:
             for cluster_id, backend in self._backends.items()
             if not self._clusters.is_under_way(cluster_id)
         }
-        to_do = await self._database.read(lambda s: _list_to_do(s, list(served)))
+        to_do = await self._to_do.ask(*served)
         offers = await self._offers.list_to_do(served)
-        done = await self._database.read(lambda s: _list_to_release(s, list(served)))
+        done = await self._to_release.ask(*served)
         got_on: set[ClusterId] = set()
 
         async def serve(cluster_id: ClusterId) -> None:
@@ -320,7 +323,7 @@ class _ToDo:
     """Whether the batch took as many as it may, so that more may be left."""
 
 
-def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[ClusterId, _ToDo]:
+def _list_to_do(session: ReadSession, *served: ClusterId) -> dict[ClusterId, _ToDo]:
     """Return what is to be stopped and started, by cluster."""
     to_evict = jobs.list_to_evict(session, served, BATCH)
     waiting = jobs.list_to_ensure(session, served, BATCH)
@@ -338,9 +341,7 @@ def _list_to_do(session: ReadSession, served: Sequence[ClusterId]) -> dict[Clust
     }
 
 
-def _list_to_release(
-    session: ReadSession, served: Sequence[ClusterId]
-) -> dict[ClusterId, list[Attempt]]:
+def _list_to_release(session: ReadSession, *served: ClusterId) -> dict[ClusterId, list[Attempt]]:
     """Return what managers are to start nothing of any more, by manager."""
     found: dict[ClusterId, list[Attempt]] = {}
     for attempt in jobs.list_to_release(session, served, BATCH):

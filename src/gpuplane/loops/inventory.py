@@ -9,6 +9,7 @@ from gpuplane.backends.capabilities import ReachesKubernetes
 from gpuplane.backends.interface import Backend, BackendError, NodeObservation
 from gpuplane.core.ids import ClusterId
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterState
@@ -64,6 +65,7 @@ class InventoryLoop:
         self._backends = backends
         self._seen: dict[ClusterId, tuple[int, bool]] = {}
         self._stored_at: dict[ClusterId, int] = {}
+        self._cluster = Question(database, clusters.get_cluster)
 
     async def run_once(self) -> bool:
         """Look at every cluster of this process; one that cannot be reached hurts no other."""
@@ -95,7 +97,7 @@ class InventoryLoop:
                         reason=f"{type(error).__name__}: {error}", notes=(), now=now),
             )  # fmt: skip
             return
-        known = await self._database.read(lambda s: clusters.get_cluster(s, cluster_id))
+        known = await self._cluster.ask(cluster_id)
         mark = (seen.generation, known.enable_master_node)
         is_due = now - self._stored_at.get(cluster_id, now) >= RESYNC_MS
         if self._seen.get(cluster_id) != mark or is_due:

@@ -4,6 +4,7 @@ from functools import partial
 
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper, is_current
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.kit.clock import Clock
@@ -29,10 +30,11 @@ class LearnerLoop:
         self._database = database
         self._clock = clock
         self._leases = leases
+        self._unlearned = Question(database, jobs.has_unlearned)
 
     async def run_once(self) -> bool:
         """Learn from one batch; True when more attempts wait."""
-        if not await self._database.read(jobs.has_unlearned):
+        if not await self._unlearned.ask():
             return False
         lease = await self._leases.hold(self.name)
         if lease is None:

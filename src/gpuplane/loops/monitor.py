@@ -14,6 +14,7 @@ from gpuplane.backends.capabilities import Checkpoints
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.core.ids import JobId
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.jobs import service as jobs
@@ -68,13 +69,15 @@ class MonitorLoop:
         self._uptimes = uptimes or UptimeTargets()
         self._no_show_s = no_show_s
         self._slow_at = 0
+        self._next = Question(database, _look_ahead)
 
     async def run_once(self) -> bool:
         """Do everything that is due; True when there may be more."""
         now = self._clock.now_ms()
-        due, draining = await self._database.read(
-            lambda s: (jobs.list_due(s, now), nodes.list_draining(s))
-        )
+        next_at, draining = await self._next.ask()
+        due: Sequence[JobId] = ()
+        if next_at is not None and next_at <= now:
+            due = await self._database.read(partial(jobs.list_due, now=now))
         if due:
             await self._look(due, now)
         if draining:
@@ -166,6 +169,11 @@ class MonitorLoop:
             await self._database.write(
                 "placements.advance", partial(_advance, now=now, no_show_s=self._no_show_s)
             )
+
+
+def _look_ahead(session: ReadSession) -> tuple[int | None, Sequence[Node]]:
+    """Return when the next job is due, and the nodes that are being drained."""
+    return jobs.next_due_at(session), nodes.list_draining(session)
 
 
 def _advance(session: WriteSession, now: int, no_show_s: int) -> None:

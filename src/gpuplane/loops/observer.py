@@ -13,6 +13,7 @@ from gpuplane.backends.interface import AttemptRef, Backend, Phase, ReplicaObser
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
@@ -73,6 +74,7 @@ class ObserverLoop:
         self._wake = wake
         self._wake_inventory = wake_inventory
         self._looks = Looks("observe")
+        self._offers = Question(database, jobs.list_offers)
         self._ends = Ends(database, clock, backends.find)
         self._again: dict[ClusterId, set[AttemptId]] = {}
         self._cursors: dict[ClusterId, str] = {}
@@ -195,7 +197,7 @@ class ObserverLoop:
 
         An offer is judged by all its replicas, and what changed names only some of them.
         """
-        listed = await self._database.read(lambda s: jobs.list_offers(s, cluster_id))
+        listed = await self._offers.ask(cluster_id)
         # Of what it dispatched, the worker tells.
         offers = [each for each in listed if each.place_id == cluster_id]
         if not offers:

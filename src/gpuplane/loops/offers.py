@@ -24,6 +24,7 @@ from gpuplane.backends.interface import (
 from gpuplane.core.ids import AttemptId, ClusterId
 from gpuplane.core.reasons import Word
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Job, Offer, Surroundings
@@ -72,14 +73,16 @@ class Offers:
         self._chance = chance
         self._reveal = reveal
         self._told: dict[ClusterId, dict[AttemptId, str]] = {}
+        self._void = Question(database, jobs.has_void_offers)
+        self._to_do = Question(database, _list_to_do)
 
     async def list_to_do(self, served: Mapping[ClusterId, Backend]) -> dict[ClusterId, OffersToDo]:
         """Take back what is void, and return what each cluster is to be told; none of nothing."""
-        if await self._database.read(jobs.has_void_offers):
+        if await self._void.ask():
             await self._database.write(
                 "jobs.withdraw_void_offers", lambda s: jobs.withdraw_void_offers(s, BATCH)
             )
-        listed = await self._database.read(lambda s: _list_to_do(s, list(served)))
+        listed = await self._to_do.ask(*served)
         return {key: OffersToDo(served[key], *each) for key, each in listed.items() if any(each)}
 
     async def serve(self, to_do: OffersToDo) -> bool:
@@ -234,7 +237,7 @@ def _note_delayed(session: WriteSession, attempt_ids: Sequence[AttemptId], why: 
 
 
 def _list_to_do(
-    session: ReadSession, cluster_ids: Sequence[ClusterId]
+    session: ReadSession, *cluster_ids: ClusterId
 ) -> dict[ClusterId, tuple[list[Offer], ...]]:
     """Return what each cluster is to be told: offers to be taken back, and new ones."""
     return {

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
+from gpuplane.db.questions import Question
 from gpuplane.domains.events import service
 
 
@@ -27,10 +28,11 @@ class RelayLoop:
         self._database = database
         self._leases = leases
         self._publish = publish
+        self._waiting = Question(database, service.has_unrelayed)
 
     async def run_once(self) -> bool:
         """Give one batch of positions; True when more events wait."""
-        if not await self._database.read(service.has_unrelayed):
+        if not await self._waiting.ask():
             return False
         if await self._leases.hold(self.name) is None:
             return False

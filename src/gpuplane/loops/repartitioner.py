@@ -10,6 +10,7 @@ from functools import partial
 from gpuplane.backends.capabilities import Repartitions
 from gpuplane.backends.interface import Backend, BackendError, MigOrder
 from gpuplane.db.database import Database
+from gpuplane.db.questions import Question
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.nodes import service as nodes
@@ -34,10 +35,11 @@ class RepartitionerLoop:
         self._database = database
         self._clock = clock
         self._backends = backends
+        self._orders = Question(database, placements.list_repartitions)
 
     async def run_once(self) -> bool:
         """Look at every order of the clusters of this process."""
-        for row in await self._database.read(placements.list_repartitions):
+        for row in await self._orders.ask():
             backend = self._backends.find(row.cluster_id)
             if backend is not None:
                 await self._advance(row, backend)

@@ -7,11 +7,13 @@ repetitions.
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 
 import httpx2
 
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
+from gpuplane.db.questions import LAST_INSTANT, Question
 from gpuplane.db.sessions import WriteSession
 from gpuplane.domains.events import service
 from gpuplane.kit.clock import Clock
@@ -61,11 +63,14 @@ class WebhookLoop:
         self._policy = policy
         self._client = client
         self._chance = chance
+        self._ahead = Question(database, partial(service.has_webhook_work, now=LAST_INSTANT))
 
     async def run_once(self) -> bool:
         """Plan and send one batch; True when more work is known."""
         now = self._clock.now_ms()
-        if not await self._database.read(lambda s: service.has_webhook_work(s, now)):
+        if not await self._ahead.ask():
+            return False  # neither now nor ever, as things stand
+        if not await self._database.read(partial(service.has_webhook_work, now=now)):
             return False
         if await self._leases.hold(self.name) is None:
             return False

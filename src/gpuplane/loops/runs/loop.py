@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from gpuplane.core.runs.boards import Reply, earliest
 from gpuplane.core.runs.plans import Failed
 from gpuplane.db.database import Database
+from gpuplane.db.questions import LAST_INSTANT, Question
 from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
@@ -22,6 +23,9 @@ log = logging.getLogger("gpuplane.runs")
 
 BEATS_A_LEASE = 3
 """A lease is renewed so often in its time, so that a beat or two may be late."""
+LEASES_ALONE = 6
+"""Of SQLite there is one process: it takes over at its start whatever is left, lease or not. It
+holds its own for so many times as long, and so writes less often where nothing happens."""
 COUNT_S = 60.0
 """How often open runs are counted for `/metrics`: it walks all of them."""
 STORE_BATCH = 512
@@ -81,6 +85,11 @@ class RunsLoop:
         self._is_doubtful = False
         self._lost: set[tuple[UUID, int]] = set()
         self._counted_at = -COUNT_S
+        self._next_look = Question(database, runs.next_look)
+        self._unknown = Question(database, partial(runs.has_unknown, now=LAST_INSTANT))
+        self._upkeep = Question(database, runs.has_upkeep)
+        self._lease_s = self._settings.lease_s * (LEASES_ALONE if database.is_sqlite else 1)
+        self._renewed_at = 0.0
         self._pump: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
         self._bench = Workbench(
@@ -117,7 +126,7 @@ class RunsLoop:
 
     async def _keep_lease(self) -> None:
         """Renew the lease when a third of it is over; begin a new one when it was taken away."""
-        lease_ms = int(self._settings.lease_s * 1000)
+        lease_ms = int(self._lease_s * 1000)
         now, tick = self._clock.now_ms(), self._clock.monotonic()
         if not self.owner:
             self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -130,7 +139,7 @@ class RunsLoop:
             )
             taken = await self._database.write("runs.register", register)
             self._meters.taken_over.inc(taken)
-            self._beaten_at = tick
+            self._beaten_at = self._renewed_at = tick
             return
         beats = tick - self._beaten_at >= self.period_s * 0.9
         if beats:
@@ -162,26 +171,34 @@ class RunsLoop:
             )
 
     async def _beat(self, now: int, lease_ms: int) -> None:
-        beat = await self._database.write(
-            "runs.beat", partial(runs.beat, owner=self.owner, now=now, lease_ms=lease_ms)
-        )
-        self._meters.taken_over.inc(beat.taken)
-        if not beat.alive:
-            log.warning("the lease of %s was taken away; its steps are others' now", self.owner)
-            self.owner = ""
-            await self._bench.stop()
-            await self._keep_lease()
-        if await self._database.read(partial(runs.has_unknown, now=now)):
+        tick = self._clock.monotonic()
+        if self._is_old(tick) or await self._upkeep.ask(self.owner):
+            beat = await self._database.write(
+                "runs.beat", partial(runs.beat, owner=self.owner, now=now, lease_ms=lease_ms)
+            )
+            self._renewed_at = tick
+            self._meters.taken_over.inc(beat.taken)
+            if not beat.alive:
+                log.warning("the lease of %s was taken away; its steps are others' now", self.owner)
+                self.owner = ""
+                await self._bench.stop()
+                await self._keep_lease()
+        if await self._unknown.ask() and await self._database.read(
+            partial(runs.has_unknown, now=now)
+        ):
             await self._database.write(
                 "runs.park", partial(runs.park_unknown, now=now, policy=self._policy)
             )
-        tick = self._clock.monotonic()
         if tick - self._counted_at >= COUNT_S:
             self._counted_at = tick
             counts = await self._database.read(runs.count_open_runs)
             self._meters.open_runs.clear()
             for (kind, status), count in counts.items():
                 self._meters.open_runs.labels(kind, status).set(count)
+
+    def _is_old(self, tick: float) -> bool:
+        """Return whether a third of the lease is over."""
+        return tick - self._renewed_at >= self._lease_s / BEATS_A_LEASE * 0.9
 
     # -- the work ------------------------------------------------------------------------------
 
@@ -243,7 +260,7 @@ class RunsLoop:
     async def _finds_due(self) -> bool:
         """Return whether a turn would find anything: looking does not keep others from writing."""
         self._looks, self._looked_at = False, self._clock.monotonic()
-        due = await self._database.read(partial(runs.next_look, handlers=self._handlers.names))
+        due = await self._next_look.ask(self._handlers.names)
         self._next_at = due
         return due is not None and due <= self._clock.now_ms()
 

@@ -3,11 +3,13 @@
 One leased process looks; that each firing happens once does not rest on the lease but on its row.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
-from gpuplane.db.sessions import WriteSession
+from gpuplane.db.questions import Question
+from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.pipelines import service
 from gpuplane.domains.pipelines.documents.arrivals import Found
 from gpuplane.domains.pipelines.documents.cron import fires_between, next_fire
@@ -65,13 +67,15 @@ class TriggersLoop:
         self._policy = policy
         self.period_s = period_s
         self._prune_at = 0
+        self._ahead = Question(database, _look_ahead)
 
     async def run_once(self) -> bool:
         """Follow a batch of events and fire a batch of triggers; True when more are known."""
         now = self._clock.now_ms()
-        news, due = await self._database.read(
-            lambda s: (service.has_news(s), service.list_due(s, now, BATCH))
-        )
+        news, next_at = await self._ahead.ask()
+        due: Sequence[TriggerRecord] = ()
+        if next_at is not None and next_at <= now:
+            due = await self._database.read(partial(service.list_due, now=now, limit=BATCH))
         if not news and not due and now < self._prune_at:
             return False
         if await self._leases.hold(self.name) is None:
@@ -169,3 +173,8 @@ class TriggersLoop:
         await self._database.write(
             "pipelines.prune", lambda s: service.prune(s, now - KEPT_MS, PRUNE_ROWS)
         )
+
+
+def _look_ahead(session: ReadSession) -> tuple[bool, int | None]:
+    """Return whether events wait to be followed, and when the next trigger is due."""
+    return service.has_news(session), service.next_due(session)

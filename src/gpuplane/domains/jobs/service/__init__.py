@@ -51,6 +51,7 @@ from gpuplane.domains.jobs.service.due import (
     find_waits,
     list_due,
     look_at,
+    next_due_at,
     set_aside,
     tell_waits,
 )
@@ -397,6 +398,7 @@ __all__ = [
     "mask_deeply",
     "mask_sensitive",
     "next_attempt",
+    "next_due_at",
     "note_admission",
     "note_bare",
     "note_deleted",

@@ -74,6 +74,11 @@ def list_due(session: ReadSession, now: int, limit: int = DUE_BATCH) -> list[Job
     return repository.list_due_ids(session, now, limit)
 
 
+def next_due_at(session: ReadSession) -> int | None:
+    """Return when the next job is due, None for never."""
+    return repository.next_due_at(session)
+
+
 def look_at(
     session: WriteSession,
     job_ids: Sequence[JobId],

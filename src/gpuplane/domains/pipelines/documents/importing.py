@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.core.imports.argo.spec import is_argo
-from gpuplane.core.imports.importing import import_documents
 from gpuplane.core.imports.kfp.spec import is_kubeflow
 from gpuplane.core.imports.results import Containers, ImportResult
 from gpuplane.domains.pipelines.documents.models import KIND
@@ -55,6 +54,9 @@ def translate_text(
                 f"The text holds {len(documents)} documents.", fix="Send one pipeline at a time."
             )
         return Translated(OURS, _renamed(first, name), None)
+    # Two megabytes that a server of which nobody asks a translation need not hold.
+    from gpuplane.core.imports.importing import import_documents
+
     result = import_documents(
         documents, containers, [each for other in others for each in read_documents(other)]
     )

@@ -57,6 +57,18 @@ def beat(session: WriteSession, owner: str, now: int, lease_ms: int) -> Beat:
     return Beat(alive, taken)
 
 
+def has_upkeep(session: ReadSession, owner: str) -> bool:
+    """Return whether a beat would do more than renew this worker's lease.
+
+    Another worker is there whose lease may end, this one's was taken away, somebody's steps are
+    nobody's, or a place is waited for.
+    """
+    workers = [each.owner for each in claims.list_workers(session)]
+    if workers != [owner] or places.list_waited_for(session, 1):
+        return True
+    return any(each != owner for each in claims.list_owners(session))
+
+
 def _bury(session: WriteSession, now: int) -> int:
     """Forget workers whose lease is over and let others run their steps."""
     workers = claims.list_workers(session)

@@ -211,6 +211,8 @@ class Cluster:
             f"--token-auth-file={self._tokens}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            # As kubeadm and the clouds have it: device plugins need it, Pod Security refuses it.
+            "--allow-privileged=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             *_tls(self._accounts, "service-account-key-file", "service-account-signing-key-file"),
             f"--service-cluster-ip-range={SERVICES}",

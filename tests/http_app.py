@@ -49,21 +49,22 @@ class SteppingClock(SystemClock):
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
-        self._held_ms: int | None = None
+        self._held: tuple[int, float] | None = None
 
     def advance(self, seconds: float) -> None:
         self.ahead_s += seconds
 
     def hold(self) -> None:
-        """Have the time of day stand still, for sums that a slow machine must not change."""
-        self._held_ms = super().now_ms()
+        """Have time stand still, for sums that a slow machine must not change."""
+        self._held = super().now_ms(), super().monotonic()
 
     def now_ms(self) -> int:
-        now = super().now_ms() if self._held_ms is None else self._held_ms
+        now = super().now_ms() if self._held is None else self._held[0]
         return now + int(self.ahead_s * 1000)
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
+        now = super().monotonic() if self._held is None else self._held[1]
+        return now + self.ahead_s
 
 
 @dataclass

@@ -336,7 +336,7 @@ class Reconciler:
             self._world.let_go(workload)
             told = f"a Job named {name} that is not ours is in the way; it is left alone"
             return await self._refuse(workload, Refused("job_creation_failed", told))
-        self._world.set_job(made)
+        self._world.note_answer(made)
         return None
 
     async def _make_job(self, workload: Workload, manifest: dict[str, Any]) -> Job | None:

@@ -18,6 +18,9 @@ Key = tuple[str, str]
 MAX_MODELS = 1_000
 """Models whose runs are remembered; the one that ran longest ago is forgotten first."""
 
+MAX_GONE = 1_000
+"""Jobs that are gone and remembered as such, by uid: an answer that still tells of one is late."""
+
 
 class World:
     """The cluster as it was last told, and who is to be looked at because of it."""
@@ -40,6 +43,7 @@ class World:
         self._key_of: dict[str, Key] = {}
         self._jobs: dict[str, dict[str, Job]] = {}
         self._uid_of_job: dict[Key, str] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._pods: dict[Key, dict[str, Pod]] = {}
         self._waiting: list[tuple[int, int, Key]] = []
         self._runs: OrderedDict[str, list[Run]] = OrderedDict()
@@ -83,7 +87,7 @@ class World:
         """Take note of a GPUWorkload, unless something newer of it is known."""
         before = self._workloads.get(workload.key)
         if before is not None and before.uid == workload.uid:
-            if _is_older(workload.resource_version, before.resource_version):
+            if _is_older(workload, before):
                 return
             self._count(before, -1)
         elif before is not None:
@@ -119,13 +123,29 @@ class World:
         self.nodes.pop(node.name, None)
 
     def set_job(self, job: Job) -> None:
-        """Take note of a Job of ours."""
+        """Take note of a Job of ours, unless something newer of it is known."""
+        self._gone.pop(job.uid, None)
+        known = self._jobs.get(job.workload_uid, {}).get(job.name)
+        if known is not None and known.uid == job.uid and _is_older(job, known):
+            return
         self._jobs.setdefault(job.workload_uid, {})[job.name] = job
         self._uid_of_job[job.namespace, job.name] = job.workload_uid
         self.wake_owner(job.workload_uid)
 
+    def note_answer(self, job: Job) -> None:
+        """Take note of a Job that a call answered with; it may come later than what is told.
+
+        Before the answer that a Job was made is read, Kueue may have let it go, or somebody may
+        have deleted it.
+        """
+        if job.uid not in self._gone:
+            self.set_job(job)
+
     def remove_job(self, job: Job) -> None:
         """Forget a Job that is gone."""
+        self._gone[job.uid] = None
+        if len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
         jobs = self._jobs.get(job.workload_uid, {})
         known = jobs.get(job.name)
         if known is None or known.uid != job.uid:
@@ -242,8 +262,9 @@ class World:
                 return
 
 
-def _is_older(first: str, second: str) -> bool:
+def _is_older(one: Workload | Job, other: Workload | Job) -> bool:
     """Return whether a resourceVersion is older; versions that are no numbers never are."""
+    first, second = one.resource_version, other.resource_version
     return first.isdigit() and second.isdigit() and int(first) < int(second)
 
 

@@ -75,7 +75,7 @@ async def test_a_workload_of_another_uid_ends_the_attempt_though_it_was_admitted
     for each, condition in ((first, ""), (first, ""), (again, "Stopping")):
         now = world.server.clock.now_ms()
         await take_in_workloads(
-            world.server.database, world.sim, [each], now, remembered, reread, {}
+            world.server.database, world.sim, [each], now, remembered, reread, {}, {}
         )
         assert (await world.job(job_id))["condition"] == condition
 
@@ -95,7 +95,7 @@ async def test_a_look_that_lags_behind_the_cluster_ends_nothing(
         return live
 
     now = world.server.clock.now_ms()
-    await take_in_workloads(world.server.database, world.sim, [late], now, {}, reread, {})
+    await take_in_workloads(world.server.database, world.sim, [late], now, {}, reread, {}, {})
     assert (await world.job(job_id))["condition"] == ""
 
 

@@ -111,6 +111,7 @@ async def test_a_cluster_takes_what_scales_a_service_by_kedas_own_definitions(
     spec = (await scaled(backend, plan))["spec"]
     [trigger] = spec["triggers"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"], trigger["type"]) == told
+    assert spec["initialCooldownPeriod"] == spec["cooldownPeriod"], "or the first goes at once"
     again = await scaled(backend, plan)  # a restart applies it once more
     assert again["spec"] == spec
     with pytest.raises(ScalerDecides, match="ScaledObject"):

@@ -191,11 +191,12 @@ async def look_past_pods(client: KubeClient) -> None:
 
 
 async def grow_by_hand(there: East, job_id: str) -> None:
-    """Have a service want a second replica, whose pod waits for a Kueue that is down."""
+    """Have a service want a second replica as autoscalers do; its pod waits for Kueue."""
     labels = {names.JOB_ID: job_id}
     [main] = await there.client.list(DEPLOYMENT, labels=labels)
     name, space = main["metadata"]["name"], main["metadata"]["namespace"]
-    await there.client.patch(DEPLOYMENT, name, {"spec": {"replicas": 2}}, space)
+    wanted = {"spec": {"replicas": 2}}
+    await there.client.patch(DEPLOYMENT, name, wanted, space, subresource="scale")
 
     async def is_made() -> bool:
         return len(await there.client.list(POD, space, labels)) == 2

@@ -54,6 +54,12 @@ def places(attempt: dict[str, Any]) -> set[tuple[Any, ...]]:
     return {(each["rank"], each["node"], *each["gpu_ids"], *queues) for each in attempt["replicas"]}
 
 
+async def cancel(it: Inside, job_id: str) -> None:
+    """Cancel a job and wait for its end."""
+    assert (await it.client.delete(f"/jobs/{job_id}")).is_success
+    assert await it.wait_for(job_id, "cancelled", "failed") == "cancelled"
+
+
 async def rebuilt(folder: Path, name: str) -> Rebuilt:
     """Take what a cluster runs into the database of a home."""
     home = Home(folder / "home")
@@ -76,8 +82,7 @@ async def test_a_service_and_a_chart_go_on_in_a_new_database_and_grow_and_wait_a
         for body in bodies:
             jobs.append(str((await asked(it, "POST", "/jobs", body))["id"]))
             await until(it, jobs[-1], 2)
-        late = {**CHART, "replicas": {"count": 1}}
-        waits = await asked(it, "POST", "/jobs", alone.body("late", tenant, **late))
+        waits = await asked(it, "POST", "/jobs", alone.body("late", tenant, **CHART))
         assert await it.wait_for(waits["id"], "queued") == "queued"
 
         async def stands_in_line() -> bool:
@@ -97,16 +102,13 @@ async def test_a_service_and_a_chart_go_on_in_a_new_database_and_grow_and_wait_a
         assert [places(each) for each in after] == [places(each) for each in before]
         assert (await asked(it, "GET", f"/jobs/{waits['id']}"))["status"] == "queued"
         assert it.faults() == []
-        # The chart goes: its two GPUs are for the replica and for the chart that wait.
-        assert (await it.client.delete(f"/jobs/{jobs[0]}")).is_success
-        assert await it.wait_for(jobs[0], "cancelled", "failed") == "cancelled"
+        await cancel(it, jobs[0])
         grown = await until(it, jobs[1], 3)
         assert places(grown) > places(before[1]), "those that ran run on, under their ranks"
-        await until(it, waits["id"], 1)
+        await cancel(it, jobs[1])
+        await until(it, waits["id"], 2)
         assert it.faults() == []
-        for each in (jobs[1], waits["id"]):
-            assert (await it.client.delete(f"/jobs/{each}")).is_success
-            assert await it.wait_for(each, "cancelled", "failed") == "cancelled"
+        await cancel(it, waits["id"])
 
         async def is_gone() -> bool:
             return await alone.left() == []

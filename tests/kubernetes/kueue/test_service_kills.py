@@ -103,7 +103,8 @@ class Lives:
 
     async def submit(self, name: str, tenant: str, **more: Any) -> None:
         """Submit the job, which nothing looks at before its walk."""
-        await self.plane.start(GPUPLANE_LOOPS_SCHEDULER_S="3600")
+        later = {**self.alone.settings, "GPUPLANE_LOOPS_SCHEDULER_S": "3600"}
+        await self.plane.start(**later)
         made = await self.ask("POST", "/jobs", self.alone.body(name, tenant, **more))
         self.job = str(made["id"])
         await self.plane.kill()
@@ -150,7 +151,7 @@ async def serve_and_move(lives: Lives, tenant: str) -> None:
     node = found["current_attempt"]["replicas"][0]["node"]
     [other] = [each for each in lives.alone.nodes if each != node]
     base = f"/clusters/{lives.alone.prefix}/nodes"
-    await lives.ask("POST", f"{base}/{node}/drain")
+    await lives.ask("POST", f"{base}/{node}/drain", {"wait_s": 0})
     await lives.plane.kill()
 
     async def has_moved(found: dict[str, Any]) -> bool:

@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
-from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.placements import service as placements
-from gpuplane.domains.usage import service as usage
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, WORKLOAD
 from gpuplane.loops.kueue.workloads import Followed, find_age, follow
@@ -80,7 +78,8 @@ class Web:
         [found] = await self.world.client.list(DEPLOYMENT, self.space, labels)
         patch = {"spec": {"replicas": replicas}}
         async with KubeClient(self.world.client.connection, field_manager="kubectl") as hand:
-            await hand.patch(DEPLOYMENT, found["metadata"]["name"], patch, self.space)
+            name = found["metadata"]["name"]
+            await hand.patch(DEPLOYMENT, name, patch, self.space, subresource="scale")
 
     async def nodes(self) -> dict[int, str]:
         """Return the node of each rank."""
@@ -109,10 +108,7 @@ class Web:
 
     async def faults(self) -> list[str]:
         """Return every broken promise that `db check` would tell."""
-        now = self.world.server.clock.now_ms()
-        return await self.world.server.database.read(
-            lambda s: [*jobs.check(s), *placements.check(s), *usage.check(s, now)]
-        )
+        return await self.world.server.faults()
 
 
 async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
@@ -141,7 +137,7 @@ async def test_replicas_are_admitted_booked_preempted_and_given_back_one_by_one(
 
     places = await web.nodes()
     base = f"/clusters/{world.name}/nodes/{places[0]}"
-    await world.ask("POST", f"{base}/drain")
+    await world.ask("POST", f"{base}/drain", json={"wait_s": 0})
     await world.until(partial(web.has_left, places[0]), "its replica runs on another node")
     assert (await web.nodes())[1] == places[1], "the other went on serving"
     assert "job.stopping" not in await world.kinds(web.job_id)

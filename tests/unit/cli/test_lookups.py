@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuplane.cli.client import Client
-from gpuplane.cli.commands import identity, jobs, pipelines, prices
+from gpuplane.cli.commands import identity, jobs, pipeline_steering, pipelines, prices
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.lookups import find_exactly, pick, pick_exactly
 
@@ -113,7 +113,7 @@ def test_only_a_whole_name_deletes_and_the_name_found_is_told(
 def test_a_run_is_not_cancelled_by_the_last_letter_of_its_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipelines, "Client", lambda: Listed(ROWS))
+    monkeypatch.setattr(pipeline_steering, "Client", lambda: Listed(ROWS))
     refused = CliRunner().invoke(pipelines.pipelines, ["cancel", "6"])
     assert refused.exit_code == Exit.USAGE
     assert "Write 8 or more characters" in refused.output

@@ -77,12 +77,19 @@ def a_workload(
 
 
 def a_job(
-    name: str, uid: str = UID, *, suspended: bool = False, going: bool = False, **status: Any
+    name: str,
+    uid: str = UID,
+    *,
+    suspended: bool = False,
+    going: bool = False,
+    version: int = 1,
+    **status: Any,
 ) -> Job:
     meta: dict[str, Any] = {
         "name": name,
         "namespace": "team",
         "uid": f"job-of-{name}",
+        "resourceVersion": str(version),
         "labels": {CONTROLLER_LABEL: CONTROLLER, UID_LABEL: uid},
         "annotations": {NODE_ANNOTATION: "n1"},
     }

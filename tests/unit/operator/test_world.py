@@ -55,6 +55,26 @@ def test_the_workload_of_a_job_and_of_its_pods_is_woken() -> None:
     assert woken.taken() == ["w"]
 
 
+def test_a_late_answer_does_not_undo_what_was_told_of_a_job_meanwhile() -> None:
+    woken = Woken()
+    workload = a_workload()
+    woken.world.set_workload(workload)
+    # Kueue let it go before the answer was read that it was made.
+    woken.world.set_job(a_job("j", version=7))
+    woken.taken()
+    woken.world.note_answer(a_job("j", suspended=True, version=5))
+    assert [job.is_suspended for job in woken.world.jobs_of(workload)] == [False]
+    assert woken.taken() == []
+    woken.world.set_job(a_job("j", suspended=True, version=8))
+    assert [job.is_suspended for job in woken.world.jobs_of(workload)] == [True]
+    # Nor is one there again that was deleted meanwhile.
+    woken.world.remove_job(a_job("j", version=9))
+    woken.world.note_answer(a_job("j", version=8))
+    assert woken.world.jobs_of(workload) == ()
+    woken.world.set_job(a_job("j", version=10))  # its labels were taken away, and given back
+    assert len(woken.world.jobs_of(workload)) == 1
+
+
 def test_gpus_that_come_free_wake_those_that_they_could_serve_by_priority() -> None:
     woken = Woken()
     world = woken.world

@@ -31,7 +31,6 @@ from gpuplane.backends.kubernetes.creating import PodTroubles
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.inventory import observe_node
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID
-from gpuplane.backends.kubernetes.observing import pods_by_rank
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STARTED,
@@ -45,6 +44,7 @@ from gpuplane.backends.kubernetes.served import NO_ROUTES, Served, read_classes
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.settling import Settler, delete_main
 from gpuplane.backends.kubernetes.shapes import Pod
+from gpuplane.backends.kubernetes.sights import pods_by_rank
 from gpuplane.backends.kubernetes.tailing import LogTails
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.backends.kubernetes.watching import ClusterWatch

@@ -27,7 +27,8 @@ from gpuplane.backends.kubernetes.manifests.pods import ranks_of
 from gpuplane.backends.kubernetes.manifests.workloads import Workload, compute_workload
 from gpuplane.backends.kubernetes.manifests.workspaces import load_workspace
 from gpuplane.backends.kubernetes.names import checkpoint_claim_name
-from gpuplane.backends.kubernetes.observing import Sight, compute_outcomes, observe_attempt
+from gpuplane.backends.kubernetes.observing import observe_attempt
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
 from gpuplane.backends.kubernetes.records import (
     ACCEPTED,
     STARTED,
@@ -38,6 +39,7 @@ from gpuplane.backends.kubernetes.records import (
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main
+from gpuplane.backends.kubernetes.sights import Sight
 from gpuplane.backends.kubernetes.starting import make_owned
 from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
-from gpuplane.backends.kubernetes.observing import Sight, pods_by_rank, rank_of
 from gpuplane.backends.kubernetes.placing import waits
 from gpuplane.backends.kubernetes.records import STARTED, Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import Sight, pods_by_rank, rank_of
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Forbidden, NotThere
 from gpuplane.kube.kinds import DEPLOYMENT, REPLICA_SET, STATEFUL_SET

@@ -12,9 +12,9 @@ from typing import Any
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
 from gpuplane.backends.kubernetes.manifests.pods import placed, placed_on
-from gpuplane.backends.kubernetes.observing import rank_of
 from gpuplane.backends.kubernetes.records import Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import rank_of
 
 
 def waits(pod: Pod) -> bool:

@@ -12,21 +12,19 @@ import msgspec
 
 from gpuplane.backends.interface import Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
-from gpuplane.backends.kubernetes.observing import (
+from gpuplane.backends.kubernetes.observing import find_main_trouble, find_wanted, observe_attempt
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
+from gpuplane.backends.kubernetes.records import NEVER, STARTED, Outcome
+from gpuplane.backends.kubernetes.shapes import Condition, Pod, instant_ms
+from gpuplane.backends.kubernetes.sights import (
     DELETED,
     SECOND_MS,
     VANISHED_MS,
     Sight,
-    compute_outcomes,
-    find_main_trouble,
-    find_wanted,
     gpus_of,
-    observe_attempt,
     pods_by_rank,
     started_at,
 )
-from gpuplane.backends.kubernetes.records import NEVER, STARTED, Outcome
-from gpuplane.backends.kubernetes.shapes import Condition, Pod, instant_ms
 from gpuplane.core.reasons import Word
 
 STOPPED = "TerminationTarget"

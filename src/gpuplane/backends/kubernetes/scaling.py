@@ -19,9 +19,9 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import placements_of
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
-from gpuplane.backends.kubernetes.observing import DELETED
 from gpuplane.backends.kubernetes.records import Record, decide_scale, decide_told
 from gpuplane.backends.kubernetes.shapes import Main
+from gpuplane.backends.kubernetes.sights import DELETED
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint

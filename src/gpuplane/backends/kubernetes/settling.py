@@ -14,7 +14,6 @@ from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing, plan_heirs
-from gpuplane.backends.kubernetes.observing import VANISHED_MS, pods_by_rank
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
 from gpuplane.backends.kubernetes.ranking import compute_ends, list_unlabelled, list_unranked
 from gpuplane.backends.kubernetes.records import (
@@ -28,6 +27,7 @@ from gpuplane.backends.kubernetes.records import (
 )
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import VANISHED_MS, pods_by_rank
 from gpuplane.backends.kubernetes.standing import Step, plan_step, take_step
 from gpuplane.backends.kubernetes.sweeping import (
     UNUSED_SINCE,

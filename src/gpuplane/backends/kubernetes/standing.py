@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
 from gpuplane.backends.kubernetes.manifests.standins import let_go
-from gpuplane.backends.kubernetes.observing import is_well, rank_of
 from gpuplane.backends.kubernetes.placing import waits
 from gpuplane.backends.kubernetes.records import STARTED, Record
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import is_well, rank_of
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Forbidden, Invalid, NotThere
 from gpuplane.kube.kinds import JOB, POD

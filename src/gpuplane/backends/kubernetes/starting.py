@@ -268,8 +268,7 @@ async def make_owned(
 async def require_admission(client: KubeClient, workload: Workload, local_queue: str) -> None:
     """See that Kueue would admit the pods of a Deployment: it is asked, and nothing is written.
 
-    Its webhook gives them the queue; where it does not look at Deployments nobody would let them
-    go.
+    Its webhook gives them the queue; where it looks at no Deployment nobody would let them go.
 
     Raises:
         Unavailable: If it does not.

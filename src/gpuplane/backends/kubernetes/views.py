@@ -11,18 +11,12 @@ from dataclasses import replace
 
 from gpuplane.backends.interface import Phase, ReplicaObservation, ScaleObservation
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.observing import (
-    NodeState,
-    Sight,
-    find_scaler,
-    find_wanted,
-    has_vanished,
-    pods_by_rank,
-)
+from gpuplane.backends.kubernetes.observing import find_scaler, find_wanted, has_vanished
 from gpuplane.backends.kubernetes.ranking import observe
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import NodeState, Sight, pods_by_rank
 from gpuplane.core.fleet.facts import MigPlacement, parse_mig_device
 from gpuplane.core.ids import AttemptId, GpuId
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.routes import address_of
-from gpuplane.backends.kubernetes.observing import NodeState
 from gpuplane.backends.kubernetes.others import BOUND, OtherPod, Others, Take, read_take
 from gpuplane.backends.kubernetes.records import read_record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, RecordMap
+from gpuplane.backends.kubernetes.sights import NodeState
 from gpuplane.backends.kubernetes.views import ClusterView, attempt_of
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock

@@ -310,11 +310,8 @@ def credentials(
     for_multikueue: bool,
 ) -> None:
     """Say which credentials are kept and until when they hold, or replace them."""
-    client = Client()
-    where = _path(cluster, "credentials")
-    if path is None and not provisioned:
-        found = client.get(where)
-    else:
+    replaces = path is not None or provisioned or for_addons or for_multikueue
+    if replaces:
         _check_way(
             path,
             context,
@@ -322,6 +319,11 @@ def credentials(
             for_addons=for_addons,
             for_multikueue=for_multikueue,
         )
+    client = Client()
+    where = _path(cluster, "credentials")
+    if not replaces:
+        found = client.get(where)
+    else:
         if provisioned:
             text = _of_made(
                 cluster, binary, timeout_s, for_addons=for_addons, for_multikueue=for_multikueue

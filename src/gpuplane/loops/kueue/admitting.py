@@ -73,23 +73,8 @@ async def take_in(
     news = 0
     for offer in offers:
         said = _read(offer, ours.get(offer.attempt_id), pods, cut_off)
-        if said is None:
-            continue
-        told = (said.reason, said.message, said.admitted_at, said.counted)
-        if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
-            continue
-        news += await database.write(
-            "jobs.note_admission",
-            partial(
-                jobs.note_admission,
-                attempt_id=offer.attempt_id,
-                reason=said.reason,
-                message=said.message,
-                admitted_at=said.admitted_at,
-                usage_of=said.usage,
-                cluster_queue=said.cluster_queue,
-            ),
-        )
+        if said is not None:
+            news += await _note(database, offer, said)
     news += await take_in_replicas(database, running, pods, bare, now)
     for attempt in running:
         found = ours.get(attempt.id)
@@ -119,6 +104,25 @@ async def take_in(
             ),
         )
     return news
+
+
+async def _note(database: Database, offer: Offer, said: Said) -> bool:
+    """Store what Kueue says of an offer, where it is news; return whether it was."""
+    told = (said.reason, said.message, said.admitted_at, said.counted)
+    if (offer.reason, offer.message, offer.admitted_at, offer.usage) == told:
+        return False
+    return await database.write(
+        "jobs.note_admission",
+        partial(
+            jobs.note_admission,
+            attempt_id=offer.attempt_id,
+            reason=said.reason,
+            message=said.message,
+            admitted_at=said.admitted_at,
+            usage_of=said.usage,
+            cluster_queue=said.cluster_queue,
+        ),
+    )
 
 
 def _read(

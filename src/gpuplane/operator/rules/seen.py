@@ -82,6 +82,7 @@ class Job(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
+    resource_version: str
     workload_uid: str
     node: str
     strategy: str
@@ -210,6 +211,7 @@ def read_job(item: Json) -> Job:
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta.get("uid", ""),
+        resource_version=meta.get("resourceVersion", ""),
         workload_uid=(meta.get("labels") or {}).get(UID_LABEL, ""),
         node=annotations.get(NODE_ANNOTATION, ""),
         strategy=annotations.get(STRATEGY_ANNOTATION, ""),

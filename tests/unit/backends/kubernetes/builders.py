@@ -10,9 +10,9 @@ import msgspec
 
 from gpuplane.backends.interface import AttemptRef
 from gpuplane.backends.kubernetes.names import ATTEMPT_ID, PLACEMENTS, RANK, RELEASED, SCALE
-from gpuplane.backends.kubernetes.observing import NodeState, Sight
 from gpuplane.backends.kubernetes.records import Record, decide_accept, decide_start
 from gpuplane.backends.kubernetes.shapes import Main, Pod
+from gpuplane.backends.kubernetes.sights import NodeState, Sight
 from gpuplane.core.ids import AttemptId
 
 ID = AttemptId(uuid.UUID("01890000-0000-7000-8000-00000000abcd"))

@@ -21,7 +21,8 @@ from gpuplane.backends.kubernetes.manifests.charts import (
     values_of,
     wrap_chart,
 )
-from gpuplane.backends.kubernetes.observing import compute_outcomes, observe_attempt
+from gpuplane.backends.kubernetes.observing import observe_attempt
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
 from gpuplane.backends.kubernetes.placing import plan_places
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Gate, Main, Meta, Pod

@@ -11,7 +11,8 @@ import pytest
 
 from gpuplane.backends.kubernetes.manifests.lastreports import LAST_REPORT, MARK
 from gpuplane.backends.kubernetes.manifests.workloads import compute_workload
-from gpuplane.backends.kubernetes.observing import compute_outcomes, observe_attempt
+from gpuplane.backends.kubernetes.observing import observe_attempt
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
 from gpuplane.backends.kubernetes.reports import Report, last_report, read_report
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings

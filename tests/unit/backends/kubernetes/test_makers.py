@@ -10,10 +10,11 @@ import pytest
 from gpuplane.backends.interface import Phase
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.makers import is_unmade, list_missing, plan_heirs
-from gpuplane.backends.kubernetes.observing import VANISHED_MS, compute_outcomes
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
 from gpuplane.backends.kubernetes.records import RELEASE_KIND, STAND_IN
 from gpuplane.backends.kubernetes.settling import LOOK_S
 from gpuplane.backends.kubernetes.shapes import Gate, Main, Pod, Reference
+from gpuplane.backends.kubernetes.sights import VANISHED_MS
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import a_main, a_pod, a_record, a_sight, running
 

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from gpuplane.backends.interface import Phase
-from gpuplane.backends.kubernetes.observing import (
-    VANISHED_MS,
-    VERDICT_MS,
-    NodeState,
-    compute_outcomes,
-    observe_attempt,
-)
+from gpuplane.backends.kubernetes.observing import observe_attempt
+from gpuplane.backends.kubernetes.outcomes import VERDICT_MS, compute_outcomes
 from gpuplane.backends.kubernetes.records import NEVER, decide_evict, decide_settle
 from gpuplane.backends.kubernetes.settling import LOOK_S
 from gpuplane.backends.kubernetes.shapes import Condition, Pod
+from gpuplane.backends.kubernetes.sights import VANISHED_MS, NodeState
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
     END_MS,

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplane.backends.interface import Phase, Tombstoned
 from gpuplane.backends.kubernetes import names
-from gpuplane.backends.kubernetes.observing import VANISHED_MS, Sight, find_wanted
+from gpuplane.backends.kubernetes.observing import find_wanted
 from gpuplane.backends.kubernetes.placing import list_open_ranks
 from gpuplane.backends.kubernetes.ranking import (
     compute_ends,
@@ -28,6 +28,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_told,
 )
 from gpuplane.backends.kubernetes.shapes import Gate, Main, Pod
+from gpuplane.backends.kubernetes.sights import VANISHED_MS, Sight
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
     END_MS,

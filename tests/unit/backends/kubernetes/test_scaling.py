@@ -11,14 +11,12 @@ import pytest
 from gpuplane.backends.interface import AUTOSCALER, OURSELVES, AttemptRef, Phase, Tombstoned
 from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.observing import (
-    VANISHED_MS,
-    Sight,
-    compute_outcomes,
     find_scaler,
     find_wanted,
     has_vanished,
     observe_attempt,
 )
+from gpuplane.backends.kubernetes.outcomes import compute_outcomes
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
 from gpuplane.backends.kubernetes.records import (
     Record,
@@ -29,6 +27,7 @@ from gpuplane.backends.kubernetes.records import (
     decide_start,
 )
 from gpuplane.backends.kubernetes.shapes import Main, Manager, Pod
+from gpuplane.backends.kubernetes.sights import VANISHED_MS, Sight
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (

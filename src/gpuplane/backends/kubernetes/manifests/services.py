@@ -17,7 +17,11 @@ CPU_TARGET_PERCENT = 80
 """Where the HPA holds CPU use: Kubernetes' own default (autoscaling/v2)."""
 
 KEDA_COOLDOWN_S = 300
-"""How long without a request before a service goes to none: KEDA's own default."""
+"""How long without a request before a service goes to none: KEDA's own default.
+
+At its start too, which KEDA counts by another field: by its default of 0 the first replica was
+taken away a second after it began.
+"""
 
 _USES = frozenset({"cpu", "memory"})
 """Triggers by what pods use: where none runs, nothing is used, and nothing wakes it."""
@@ -122,6 +126,7 @@ def compute_scaling(
                 "minReplicaCount": least if reaches_none else max(1, least),
                 "maxReplicaCount": most,
                 "cooldownPeriod": KEDA_COOLDOWN_S,
+                "initialCooldownPeriod": KEDA_COOLDOWN_S,
                 "triggers": triggers,
             },
         }

@@ -34,7 +34,7 @@ class CommitWatch:
     """Tells whether anybody wrote to a SQLite database: this process or any other.
 
     A connection of its own, for what SQLite tells is whether *others* have committed. It costs a
-    hundredth of a small query, and waits for nobody.
+    fiftieth of the smallest read, and waits for nobody.
 
     Source:
         https://www.sqlite.org/pragma.html#pragma_data_version

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from gpuplane.backends.interface import Backend
-from gpuplane.backends.kubernetes.backend import KubernetesBackend
 from gpuplane.backends.kubernetes.chartplaces import ChartTools
 from gpuplane.backends.kubernetes.settings import KubernetesSettings, VolumeSource
 from gpuplane.backends.local.backend import LocalBackend
@@ -110,17 +109,25 @@ class BackendRegistry:
             except (ProductError, BadKubeconfig) as error:
                 log.warning("cluster %s cannot be served: %s", cluster.name, error)
                 continue
-            made = KubernetesBackend(
-                KubeClient(connection),
-                str(cluster.id),
-                self._home,
-                self._clock,
-                replace(kubernetes_settings(cluster), manager_ids=managers),
-                self._charts,
-            )
-            made.on_return = partial(self._tell_return, cluster.id)
-            self._backends[cluster.id] = made
+            self._backends[cluster.id] = self._make_kubernetes(cluster, connection, managers)
             self._marks[cluster.id] = wanted[cluster.id]
+
+    def _make_kubernetes(
+        self, cluster: Cluster, connection: Connection, manager_ids: tuple[str, ...]
+    ) -> Backend:
+        # Two megabytes that a server without a cluster of Kubernetes need not hold.
+        from gpuplane.backends.kubernetes.backend import KubernetesBackend
+
+        made = KubernetesBackend(
+            KubeClient(connection),
+            str(cluster.id),
+            self._home,
+            self._clock,
+            replace(kubernetes_settings(cluster), manager_ids=manager_ids),
+            self._charts,
+        )
+        made.on_return = partial(self._tell_return, cluster.id)
+        return made
 
     def _tell_return(self, cluster_id: ClusterId) -> None:
         if self.on_return is not None:
@@ -141,6 +148,8 @@ class BackendRegistry:
             await self._stop(self._backends.pop(cluster_id))
 
     async def _stop(self, backend: Backend) -> None:
+        from gpuplane.backends.kubernetes.backend import KubernetesBackend
+
         if isinstance(backend, KubernetesBackend):
             await backend.stop()
 

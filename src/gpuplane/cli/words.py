@@ -100,6 +100,11 @@ def first_line(text: str) -> str:
     return f"{line.rstrip()} …" if rest else line
 
 
+def project_text(job: Mapping[str, Any]) -> str:
+    """Return where a job lies: tenant and project, of which each may have been deleted since."""
+    return "/".join(job[name] or "(deleted)" for name in ("tenant", "project"))
+
+
 def gpus_text(job: Mapping[str, Any]) -> str:
     """Return what GPUs a job asks: `4x8 H100-80GB`; a service that scales, those wanted now."""
     count, wanted = job["gpu_count"], job.get("replicas_wanted")

@@ -47,8 +47,10 @@ from gpuplane.domains.pipelines.service import TRIGGERS
 from gpuplane.domains.pipelines.steps import StepTools
 from gpuplane.domains.pipelines.steps import register as register_steps
 from gpuplane.domains.placements import service as placements
+from gpuplane.domains.queues import service as queues
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
 from gpuplane.domains.secrets import service as secrets
+from gpuplane.domains.usage import service as usage
 from gpuplane.entry import clusters as registered
 from gpuplane.entry.backends import BackendRegistry
 from gpuplane.entry.described import SettingsError
@@ -293,7 +295,13 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 placements.load_held, settings.clusters.hami_utilization_threshold
             ),
             "find_holds": find_holds,
-            "in_use": (find_jobs, secrets.find_use, pipelines.find_use),
+            "in_use": (
+                find_jobs,
+                secrets.find_use,
+                pipelines.find_use,
+                queues.find_use,
+                usage.find_use,
+            ),
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "reseals": (partial(rewrap_vaults, parts.home.path),),
             "count_queue_users": count_queue_users,

@@ -110,4 +110,6 @@ def test_only_a_namespace_with_our_mark_and_the_tenants_id_is_the_tenants() -> N
         assert said is not None
         assert "is not taken over" in said
     other = namespace_object(Tenancy("acme", "another-id", str(CLUSTER), {}))
-    assert "belongs to tenant another-id" in str(find_strangeness(other, tenancy("acme")))
+    said = str(find_strangeness(other, tenancy("acme")))
+    assert "belongs to tenant another-id" in said
+    assert said.endswith("If it was deleted: kubectl delete namespace tenant-acme")

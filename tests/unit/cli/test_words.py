@@ -17,6 +17,7 @@ from gpuplane.cli.words import (
     parse_gib,
     parse_instant,
     policy_lines,
+    project_text,
     short_id,
     size_text,
     when,
@@ -113,3 +114,8 @@ def test_a_preemption_policy_is_told_where_it_counts_and_who_preempts_where_it_d
     theirs = policy_lines({**policy, "is_in_force": False, "decided_by": "kueue"}, "lab")
     assert theirs[0] == "by the ClusterQueues of Kueue"
     assert "quotas ls --cluster lab" in theirs[1]
+
+
+def test_a_job_of_a_deleted_tenant_says_so() -> None:
+    assert project_text({"tenant": "acme", "project": "default"}) == "acme/default"
+    assert project_text({"tenant": "", "project": ""}) == "(deleted)/(deleted)"

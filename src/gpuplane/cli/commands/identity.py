@@ -97,7 +97,10 @@ def change_tenant(tenant: str, display_name: str) -> None:
 @tenants.command("rm")
 @click.argument("tenant")
 def delete_tenant(tenant: str) -> None:
-    """Delete a tenant in which nothing lies any more."""
+    """Delete a tenant in which nothing lies any more.
+
+    One that used what is billed stays: bills tell its name.
+    """
     client = Client()
     found = find_tenant(client, tenant)
     client.delete(f"/tenants/{found['id']}")
@@ -212,7 +215,10 @@ def change_project(
 @projects.command("rm")
 @click.argument("project")
 def delete_project(project: str) -> None:
-    """Delete a project in which nothing lies any more."""
+    """Delete a project in which nothing lies any more.
+
+    One that used what is billed stays: bills tell its name.
+    """
     client = Client()
     found = find_project(client, project)
     client.delete(f"/projects/{found['id']}")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpuplane.core.capacity import DeviceState
-from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, TenantId
+from gpuplane.core.ids import AllocationId, ClusterId, GpuId, JobId, ProjectId, TenantId
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.usage.errors import BadUsageQuery
 from gpuplane.domains.usage.repository import ledger, sums
@@ -142,6 +142,20 @@ def list_held(
 def job_names(session: ReadSession, job_ids: Sequence[JobId]) -> dict[JobId, str]:
     """Return what jobs are called, for a timeline."""
     return ledger.job_names(session, job_ids)
+
+
+def find_use(
+    session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None
+) -> tuple[str, str] | None:
+    """Return that a bill tells of a tenant or project, which must keep its name; and what to do.
+
+    Simulated use is on no bill.
+    """
+    if not sums.has_real_use(session, tenant_id, project_id):
+        return None
+    where = "tenant" if project_id is None else "project"
+    said = f"The {where} used what is billed, and bills tell its name only while it is there."
+    return said, f"Keep the {where}; without members and LocalQueues nothing more starts in it."
 
 
 def sum_states(

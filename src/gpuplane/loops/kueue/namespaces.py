@@ -32,7 +32,11 @@ def find_strangeness(found: Mapping[str, Any], tenancy: Tenancy) -> str | None:
     labels = found["metadata"].get("labels") or {}
     owner = labels.get(TENANT_ID_LABEL)
     if owner not in (None, tenancy.tenant_id):
-        return f"Namespace {tenancy.namespace} belongs to tenant {owner}."
+        return (
+            f"Namespace {tenancy.namespace} belongs to tenant {owner}: one of this name that was "
+            "deleted, or another control plane's. If it was deleted: "
+            f"kubectl delete namespace {tenancy.namespace}"
+        )
     needed = {**MANAGED, TENANT_ID_LABEL: tenancy.tenant_id}
     if labels.items() >= needed.items():
         return None

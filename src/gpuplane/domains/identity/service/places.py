@@ -25,8 +25,9 @@ from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
-InUse = Callable[[ReadSession, TenantId, ProjectId | None], str | None]
-"""Asks another domain what still runs in a tenant or project: a sentence, or None."""
+InUse = Callable[[ReadSession, TenantId, ProjectId | None], str | tuple[str, str] | None]
+"""Asks another domain what still lies in a tenant or project: a sentence, one with its fix, or
+None."""
 
 
 def create_tenant(
@@ -219,9 +220,11 @@ def _refuse_if_used(
 ) -> None:
     what = "tenant" if project_id is None else "project"
     for ask in in_use:
-        sentence = ask(session, tenant_id, project_id)
-        if sentence is not None:
-            raise StillUsed(sentence, fix=f"End or move it, then delete the {what}.")
+        found = ask(session, tenant_id, project_id)
+        if isinstance(found, str):
+            raise StillUsed(found, fix=f"End or move it, then delete the {what}.")
+        if found is not None:
+            raise StillUsed(found[0], fix=found[1])
     homes = repository.count_homes(session, tenant_id, project_id)
     if homes:
         raise StillUsed(

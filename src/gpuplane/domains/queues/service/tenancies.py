@@ -211,6 +211,31 @@ def close_queues(
     return found
 
 
+def find_use(
+    session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None
+) -> tuple[str, str] | None:
+    """Return what of a tenant lies on the first cluster that has LocalQueues of it, and the fix.
+
+    A project has no LocalQueues.
+    """
+    if project_id is not None:
+        return None
+    tenant = tenant_name(session, tenant_id)
+    for cluster in clusters.list_clusters(session):
+        doors = repository.list_local_queues(session, cluster.id)
+        names = [each.name for each in doors if each.spec.tenant_id == tenant_id]
+        if not names:
+            continue
+        noun = "LocalQueue" if len(names) == 1 else "LocalQueues"
+        lies = f"{noun} {', '.join(names)} of it on {cluster.name}"
+        if cluster.kind == KUBERNETES:
+            said = f"There is {lies}, and namespace {namespace_of(tenant)}."
+            return said, f"Take it off there: gpuplane clusters offboard {cluster.name} {tenant}"
+        closing = f"gpuplane queues rm {names[0]} --cluster {cluster.name} --tenant {tenant}"
+        return f"There is {lies}.", f"Close it: {closing}"
+    return None
+
+
 def tenant_name(session: ReadSession, tenant_id: TenantId) -> str:
     """Return the name of a tenant.
 

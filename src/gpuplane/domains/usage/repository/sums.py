@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from gpuplane.core.capacity import DeviceState
-from gpuplane.core.ids import ClusterId, GpuId, TenantId
+from gpuplane.core.ids import ClusterId, GpuId, ProjectId, TenantId
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.usage.repository.ledger import chunks, touches
 from gpuplane.domains.usage.rules import (
@@ -72,6 +72,27 @@ def list_held(
         )
         for row in session.rows(found)
     ]
+
+
+def has_real_use(session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None) -> bool:
+    """Return whether a tenant, or one project of it, ever held real devices or hosts.
+
+    What a job held is a holding; what was reserved and nobody used is a share of no job.
+    """
+    held = select(literal(1)).where(
+        holdings.c.tenant_id == tenant_id, holdings.c.simulated.is_(False)
+    )
+    source = shares.join(intervals, intervals.c.id == shares.c.interval_id).join(
+        devices, devices.c.gpu_id == intervals.c.gpu_id
+    )
+    kept = select(literal(1)).select_from(source)
+    kept = kept.where(
+        shares.c.tenant_id == tenant_id, shares.c.job_id.is_(None), devices.c.simulated.is_(False)
+    )
+    if project_id is not None:
+        held = held.where(holdings.c.project_id == project_id)
+        kept = kept.where(shares.c.project_id == project_id)
+    return any(session.scalar(query.limit(1)) is not None for query in (held, kept))
 
 
 def sum_states(

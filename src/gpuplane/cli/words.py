@@ -1,12 +1,14 @@
 """How values are written for people: instants, durations, sizes, money, ids. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 CENT = Decimal("0.01")
+NO_PRICE = "no price"
+"""What is shown where something was used that has no price: it is not free."""
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
@@ -78,15 +80,25 @@ def money_text(amount: str | None, currency: str = "") -> str:
     return f"{shown} {currency}".rstrip()
 
 
+def cost_text(job: Mapping[str, Any]) -> str:
+    """Return what a job has cost; nothing before it starts, and that no price is known."""
+    if job["actual_cost"] is None and job["actual_start"] is not None:
+        return NO_PRICE
+    return money_text(job["actual_cost"], job["currency"])
+
+
 def price_text(amount: str | None, currency: str) -> str:
     """Return a price with its currency, as exact as it is."""
     return "" if amount is None else f"{amount} {currency}"
 
 
-def costs_text(costs: Mapping[str, str], currency: str) -> str:
-    """Return amounts by currency in one line; nothing in a currency where there is none."""
+def costs_text(costs: Mapping[str, str], currency: str, unpriced: Collection[str] = ()) -> str:
+    """Return amounts by currency in one line; nothing in a currency where there is none.
+
+    Where what was used has no price at all, that is said: it did not cost nothing.
+    """
     told = ", ".join(money_text(each, name) for name, each in sorted(costs.items()))
-    return told or money_text("0", currency)
+    return told or (NO_PRICE if unpriced else money_text("0", currency))
 
 
 def short_id(value: str | None) -> str:

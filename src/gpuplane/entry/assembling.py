@@ -23,6 +23,7 @@ from gpuplane.core.scheduling.policy import Boosts, PlacementPolicy, Policy, Pre
 from gpuplane.core.workloads import Priority
 from gpuplane.db.database import Database
 from gpuplane.db.leases import LeaseKeeper
+from gpuplane.domains.billing import service as billing
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.endpoints.registering import DEPLOYMENTS, REGISTRATIONS
 from gpuplane.domains.clusters.service import LookTimes
@@ -302,6 +303,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
                 queues.find_use,
                 usage.find_use,
             ),
+            "carry_over": billing.carry_prices,
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "reseals": (partial(rewrap_vaults, parts.home.path),),
             "count_queue_users": count_queue_users,

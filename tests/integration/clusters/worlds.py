@@ -9,6 +9,7 @@ from uuid import UUID
 from gpuplane.core.ids import ClusterId
 from gpuplane.core.runs.plans import RunPlan
 from gpuplane.db.database import Database
+from gpuplane.domains.billing import service as billing
 from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, ClusterKey, ClusterState, Credential
 from gpuplane.domains.runs import service as runs
@@ -39,7 +40,9 @@ class Shelf:
             a_key(cluster_id),
             self.registration(cluster_id, name),
         )
-        made: tuple[Cluster, Run] = await self.do(clusters.register, asked, POLICY, self.now)
+        made: tuple[Cluster, Run] = await self.do(
+            clusters.register, asked, POLICY, self.now, billing.carry_prices
+        )
         return made
 
     def registration(self, cluster_id: ClusterId, name: str = "east") -> RunPlan:

@@ -163,6 +163,20 @@ async def test_prices_are_added_and_listed_with_their_history(any_server: Server
     assert [price["price"] for price in listed] == ["2.10", "2.50"]
 
 
+async def test_the_prices_of_a_cluster_are_told_with_its_name_even_when_it_is_gone(
+    server: Server,
+) -> None:
+    world = await a_world(server)
+    await server.http.post("/api/v1/prices", json={"item": "T4", "price": "1", "cluster": "real"})
+    listed = (await server.http.get("/api/v1/prices")).json()
+    assert listed["cluster_names"] == {str(world.cluster_id): "real"}
+    await server.database.write(
+        "tests.remove", lambda s: clusters.remove(s, world.cluster_id, world.now)
+    )
+    listed = (await server.http.get("/api/v1/prices")).json()
+    assert listed["cluster_names"] == {str(world.cluster_id): "real (deleted)"}
+
+
 @pytest.mark.parametrize(
     ("change", "field", "said"),
     [

@@ -141,6 +141,7 @@ def test_what_a_job_costs_follows_the_prices_of_its_time(world: World) -> None:
     cost = world.cost(order)
     assert cost.totals == {"USD": 2_000_000 + 4_000_000 + 100_000}
     assert cost.unpriced == ("memory",)
+    assert cost.known_micro("USD") == cost.total_micro("USD")
     assert [(line.item, line.price_micro, line.cost_micro) for line in cost.lines] == [
         ("cpu", 100_000, 100_000),
         (MODEL, 2_000_000, 2_000_000),

@@ -8,6 +8,7 @@ import pytest
 
 from gpuplane.cli.words import (
     age,
+    cost_text,
     costs_text,
     duration_text,
     gpus_text,
@@ -119,3 +120,13 @@ def test_a_preemption_policy_is_told_where_it_counts_and_who_preempts_where_it_d
 def test_a_job_of_a_deleted_tenant_says_so() -> None:
     assert project_text({"tenant": "acme", "project": "default"}) == "acme/default"
     assert project_text({"tenant": "", "project": ""}) == "(deleted)/(deleted)"
+
+
+def test_what_has_no_price_is_not_shown_as_free() -> None:
+    ran = {"actual_start": "2026-05-01T12:00:00Z", "currency": "USD"}
+    assert cost_text({**ran, "actual_cost": None}) == "no price"
+    assert cost_text({**ran, "actual_cost": "0.00"}) == "0.00 USD"
+    assert cost_text({**ran, "actual_cost": None, "actual_start": None}) == ""
+    assert costs_text({}, "USD", ["nvidia-t4"]) == "no price"
+    assert costs_text({"EUR": "1.00"}, "USD", ["cpu"]) == "1.00 EUR"
+    assert costs_text({}, "USD") == "0.00 USD"

@@ -27,6 +27,7 @@ from gpuplane.cli.parameters import NumberCommand
 from gpuplane.cli.words import (
     age,
     clock_text,
+    cost_text,
     duration_text,
     first_line,
     gpus_text,
@@ -85,11 +86,15 @@ COLUMNS = (
     Column("RAN/START", _time_column, right=True),
     Column("AGE", lambda job: age(job["created_at"]), right=True, spare=True),
     Column("REPLICAS", _replicas_column, wide=True),
-    Column("COST", lambda job: money_text(job["actual_cost"], job["currency"]), wide=True,
-           right=True),
+    Column("COST", lambda job: _cost_column(job), wide=True, right=True),
     Column("FULL ID", lambda job: job["id"], wide=True),
     Column("LABELS", lambda job: job["labels"], wide=True),
 )  # fmt: skip
+
+
+def _cost_column(job: dict[str, Any]) -> str:
+    """Return what a job cost; lists are not told what those cost that go on."""
+    return cost_text(job) if job["actual_end"] else money_text(job["actual_cost"], job["currency"])
 
 
 def _list_options(function: Any) -> Any:
@@ -197,7 +202,7 @@ def _fields(job: dict[str, Any]) -> list[tuple[str, object]]:
         ("deadline", clock_text(job["deadline"])),
         ("attempts", job["attempt_count"]),
         ("exit code", job["exit_code"]),
-        ("cost", money_text(job["actual_cost"], job["currency"])),
+        ("cost", cost_text(job)),
         ("estimated cost", money_text(job["estimated_cost"], job["currency"])),
         ("budget", money_text(job["budget_limit"], job["currency"])),
         ("checkpoint", job["last_checkpoint"]),

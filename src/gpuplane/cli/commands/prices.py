@@ -20,8 +20,8 @@ def prices() -> None:
 @output_option
 def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
     """List prices with their history."""
-    client = Client()
-    names = {each["id"]: each["name"] for each in client.rows("/clusters")}
+    found = Client().get("/prices", cluster=cluster, item=item)
+    names: dict[str, str] = found.get("cluster_names", {})
     columns = (
         Column("ITEM", lambda row: model_text(row["item"]) if row["unit"] == "GPU-hour"
                else row["item"]),
@@ -33,8 +33,7 @@ def list_prices(cluster: str | None, item: str | None, output: Output) -> None:
         Column("BY", lambda row: row["created_by"], wide=True),
         Column("ID", lambda row: row["id"], wide=True),
     )  # fmt: skip
-    rows = client.get("/prices", cluster=cluster, item=item)["items"]
-    show_rows(rows, columns, output, empty="No price is known.")
+    show_rows(found["items"], columns, output, empty="No price is known.")
 
 
 @prices.command("set", cls=NumberCommand)

@@ -17,7 +17,14 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.parameters import INSTANT
-from gpuplane.cli.words import clock_text, costs_text, money_text, price_text, short_id
+from gpuplane.cli.words import (
+    NO_PRICE,
+    clock_text,
+    costs_text,
+    money_text,
+    price_text,
+    short_id,
+)
 from gpuplane.core.pricing.book import DEFAULT_CURRENCY
 
 HOUR_S = 3_600
@@ -155,7 +162,7 @@ def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) ->
         Column("BILLED", lambda row: _hours(row["gpu_billable_s"]), right=True, wide=True),
         Column("CORE-H", lambda row: _hours(row["cpu_core_s"]), right=True),
         Column("GIB-H", lambda row: _hours(row["memory_gib_s"]), right=True),
-        Column("COST", lambda row: costs_text(row["cost"], currency), right=True),
+        Column("COST", lambda row: costs_text(row["cost"], currency, row["unpriced"]), right=True),
         Column("", lambda row: "simulated" if row["simulated"] else ""),
         Column("UNPRICED", lambda row: row["unpriced"], wide=True),
     ]
@@ -170,9 +177,10 @@ def _show_rows(used: dict[str, Any], groups: tuple[str, ...], output: Output) ->
         if rows:
             gpu = sum(row["gpu_busy_s"] + row["gpu_idle_s"] + row["gpu_reserved_s"] for row in rows)
             cores = sum(row["cpu_core_s"] for row in rows)
+            unpriced = [item for row in rows for item in row["unpriced"]]
             click.echo(
                 f"{paint(title, 'bold')}: {_hours(gpu)} GPU-hours, {_hours(cores)} core-hours, "
-                f"{costs_text(costs, currency)}"
+                f"{costs_text(costs, currency, unpriced)}"
             )
 
 
@@ -186,8 +194,18 @@ def _show_lines(used: dict[str, Any]) -> None:
         Column("OF", lambda line: line["of"]),
         Column("ITEM", lambda line: line["item"]),
         Column("HOURS", lambda line: f"{line['hours']:.4f}", right=True),
-        Column("PRICE", lambda line: price_text(line["price"], line["currency"]), right=True),
-        Column("COST", lambda line: money_text(line["cost"], line["currency"]), right=True),
+        Column(
+            "PRICE",
+            lambda line: price_text(line["price"], line["currency"]) or NO_PRICE,
+            right=True,
+        ),
+        Column(
+            "COST",
+            lambda line: (
+                money_text(line["cost"], line["currency"]) if line["price"] is not None else ""
+            ),
+            right=True,
+        ),
     )
     click.echo()
     show_rows(lines, columns, Output.TABLE, empty="No price was applied.")

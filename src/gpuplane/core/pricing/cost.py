@@ -77,6 +77,10 @@ class Cost:
         """Return the sum of one currency."""
         return self.totals.get(currency, 0)
 
+    def known_micro(self, currency: str) -> int | None:
+        """Return the sum of one currency, None where nothing of what was used has a price."""
+        return None if self.lines and not self.totals else self.total_micro(currency)
+
 
 def compute_cost_micro(price_micro: int, quantity: int, resource: Resource) -> int:
     """Return what a quantity costs in micro-units, rounded half to even.

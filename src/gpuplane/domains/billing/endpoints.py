@@ -41,11 +41,17 @@ Key = Annotated[str | None, Query(min_length=1, max_length=253)]
 async def list_prices(call: CallDep, cluster: Key = None, item: Key = None) -> PricesOut:
     """List prices with their history; of a cluster, with the general ones that hold there."""
 
-    def query(session: ReadSession) -> tuple[Price, ...]:
+    def query(session: ReadSession) -> PricesOut:
         only = None if cluster is None else clusters.get_cluster(session, cluster).id
-        return service.list_prices(session, only, item)
+        found = service.list_prices(session, only, item)
+        ids = {each.cluster_id for each in found} - {None}
+        names = clusters.names_of_all(session) if ids else {}
+        return PricesOut(
+            items=[_price_out(each) for each in found],
+            cluster_names={key: name for key, name in names.items() if key in ids},
+        )
 
-    return PricesOut(items=[_price_out(each) for each in await call.read(query)])
+    return await call.read(query)
 
 
 @router.post("/prices", status_code=201)

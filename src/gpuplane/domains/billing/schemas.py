@@ -44,6 +44,8 @@ class PricesOut(Body):
     """The price book with its history, by item and start."""
 
     items: list[PriceOut]
+    cluster_names: dict[UUID, str]
+    """What the clusters of `items` are called; a deleted one says so."""
 
 
 class CostLineOut(Body):

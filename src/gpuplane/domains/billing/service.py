@@ -108,6 +108,48 @@ def add_price(session: WriteSession, wanted: NewPrice, actor: str, now: int) -> 
     return price
 
 
+def carry_prices(
+    session: WriteSession, former: ClusterId, cluster_id: ClusterId, actor: str, now: int
+) -> int:
+    """Let the prices of a deleted cluster go on for the one of its name; return how many do.
+
+    Those in force now and those to come are written anew from now on; what was used before keeps
+    the prices of the cluster that was deleted.
+    """
+    held: dict[str, Price] = {}
+    later: list[Price] = []
+    for each in repository.list_prices(session, former):  # by item and start
+        if each.cluster_id == former and each.valid_from <= now:
+            held[each.item] = each
+        elif each.cluster_id == former:
+            later.append(each)
+    found = [*held.values(), *later]
+    repository.insert_prices(
+        session,
+        [
+            replace(each, id=new_id(), cluster_id=cluster_id, created_at=now,
+                    created_by=actor[:200], valid_from=max(each.valid_from, now))
+            for each in found
+        ],
+    )  # fmt: skip
+    if found:
+        said = f"The prices of {', '.join(sorted({each.item for each in found}))} on the deleted"
+        events.record(
+            session,
+            NewEvent(
+                kind="price.carried_over",
+                at=now,
+                subject_kind="cluster",
+                subject_id=cluster_id,
+                cluster_id=cluster_id,
+                actor=actor,
+                message=f"{said} cluster of this name go on here.",
+                data={"from_cluster_id": str(former)},
+            ),
+        )
+    return len(found)
+
+
 def ensure_prices(session: WriteSession, wanted: Sequence[NewPrice], actor: str, now: int) -> int:
     """Write those prices that differ from what is in force, and return how many. Idempotent."""
     book = load_book(session)

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from gpuplane.core.pricing.book import Price, PriceBook
+from gpuplane.core.pricing.cost import Cost
 from gpuplane.core.workloads import ResourceRequest
 from gpuplane.domains.billing.rules import (
     BadField,
@@ -58,6 +59,7 @@ def test_what_has_no_price_is_named_and_costs_nothing() -> None:
     resources = ResourceRequest(gpu_count=1, gpu_model="nvidia-t4", cpu_milli=0, memory_mib=0)
     cost = compute_estimate(resources, 1, HOUR_MS, BOOK, None, None, 1)
     assert (cost.totals, cost.unpriced) == ({}, ("nvidia-t4",))
+    assert (cost.known_micro("USD"), Cost().known_micro("USD")) == (None, 0)
 
 
 def test_a_price_is_followed_only_by_another_one() -> None:

@@ -29,6 +29,7 @@ from gpuplane.domains.clusters.schemas import (
 )
 from gpuplane.domains.clusters.service import (
     ADDONS,
+    CarryOver,
     Cluster,
     ClusterKey,
     ClusterState,
@@ -118,9 +119,10 @@ async def register_cluster(call: CallDep, request: Request) -> RegistrationOut:
     )
     registration = Registration(cluster, credential, key, plan)
     policy = call.port("run_policy", RunPolicy)
+    carry_over = cast("CarryOver | None", call.ports.get("carry_over"))
     return await call.write(
         "clusters.register",
-        lambda s: service.register(s, registration, policy, call.now),
+        lambda s: service.register(s, registration, policy, call.now, carry_over),
         lambda made: _registration(*made, service.REGISTER_STEPS, plain, look.warnings),
         202,
     )

@@ -75,6 +75,7 @@ from gpuplane.domains.clusters.service.plans import (
 )
 from gpuplane.domains.clusters.service.registering import (
     KUBERNETES,
+    CarryOver,
     CountOffers,
     CountReservations,
     Registration,
@@ -106,6 +107,7 @@ __all__ = [
     "NOT_ASKED_FOR",
     "REGISTER_STEPS",
     "AddonStatus",
+    "CarryOver",
     "Cluster",
     "ClusterKey",
     "ClusterRole",

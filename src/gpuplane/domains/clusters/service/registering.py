@@ -44,6 +44,8 @@ CountOffers = Callable[[ReadSession, ClusterId], int]
 """Says how many jobs are in a cluster's hands; jobs know, and are told of by the root."""
 CountReservations = Callable[[ReadSession, ClusterId], int]
 """Says how many reservations of a cluster are active or to come, as `CountOffers` does."""
+CarryOver = Callable[[WriteSession, ClusterId, ClusterId, str, int], object]
+"""Lets what was said of a deleted cluster hold for the one of its name: old id, new, who, when."""
 KUBERNETES = "kubernetes"
 MAX_NAME_CHARS = 63
 METRICS_STATUS_CHARS = 50
@@ -62,9 +64,20 @@ class Registration:
 
 
 def register(
-    session: WriteSession, asked: Registration, policy: RunPolicy, now: int
+    session: WriteSession,
+    asked: Registration,
+    policy: RunPolicy,
+    now: int,
+    carry_over: CarryOver | None = None,
 ) -> tuple[Cluster, Run]:
     """Store a cluster in REGISTERING with its credentials, its key and the run that goes on.
+
+    Args:
+        session: Of the database.
+        asked: What is registered.
+        policy: Of runs.
+        now: The instant.
+        carry_over: Called where a cluster of that name was deleted, with the one deleted last.
 
     Raises:
         ClusterExists: If one of that name is there, or the same cluster under another.
@@ -93,7 +106,16 @@ def register(
     actor = asked.credential.stored_by
     said = f"{actor} registers cluster {cluster.name} at {cluster.server_url}."
     announce(session, cluster, "cluster.registering", said, now, actor, {"run_id": str(run.id)})
+    former = _find_deleted(session, cluster.name)
+    if carry_over is not None and former is not None:
+        carry_over(session, former.id, cluster.id, actor, now)
     return get_cluster(session, cluster.id), run
+
+
+def _find_deleted(session: ReadSession, name: str) -> Cluster | None:
+    """Return the cluster that had a name and was deleted, of several the one deleted last."""
+    gone = (e for e in repository.list_deleted(session) if e.name == _deleted_name(name, e.id))
+    return max(gone, key=lambda each: (each.deleted_at or 0, each.id), default=None)
 
 
 def _with_run(cluster: Cluster, run_id: UUID) -> Cluster:
@@ -390,10 +412,14 @@ def remove(session: WriteSession, cluster_id: ClusterId, now: int) -> None:
     repository.delete_credential(session, cluster_id)
     repository.revoke_keys(session, cluster_id, now)
     repository.delete_addons(session, cluster_id)
-    tail = f"{DELETED_MARK}{cluster.id.hex[-8:]}"
-    name = cluster.name[: MAX_NAME_CHARS - len(tail)] + tail
+    name = _deleted_name(cluster.name, cluster.id)
     store_changes(session, cluster, now, name=name, deleted_at=now, gpu_shapes={}, health=[])
     announce(session, cluster, "cluster.deleted", f"Cluster {cluster.name} was deleted.", now)
+
+
+def _deleted_name(name: str, cluster_id: ClusterId) -> str:
+    tail = f"{DELETED_MARK}{cluster_id.hex[-8:]}"
+    return name[: MAX_NAME_CHARS - len(tail)] + tail
 
 
 def _busy(cluster: Cluster, verb: str) -> ClusterBusy:

@@ -35,8 +35,8 @@ class Names:
     projects: Mapping[ProjectId, str]
     users: Mapping[UserId, str]
     clusters: Mapping[ClusterId, Cluster]
-    costs: Mapping[JobId, int]
-    """What jobs that hold devices have cost until now, in micro-units."""
+    costs: Mapping[JobId, int | None]
+    """What jobs that hold devices have cost until now, in micro-units; None without any price."""
     attempts: Mapping[JobId, int] = field(default_factory=dict)
     """How many attempts jobs have had, for those that were given a number at least."""
     scales: Mapping[JobId, Attempt] = field(default_factory=dict)
@@ -81,11 +81,11 @@ def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None
     tenants = identity.tenants_by_ids(session, {job.tenant_id for job in jobs})
     projects = identity.projects_by_ids(session, {job.project_id for job in jobs})
     users = identity.users_by_ids(session, {job.user_id for job in jobs})
-    costs: dict[JobId, int] = {}
+    costs: dict[JobId, int | None] = {}
     if now is not None:
         open_ones = {job.id: job for job in jobs if job.current_attempt_id is not None}
         for job_id, cost in billing.actual_costs(session, list(open_ones), now).items():
-            costs[job_id] = cost.total_micro(open_ones[job_id].currency)
+            costs[job_id] = cost.known_micro(open_ones[job_id].currency)
     services = [
         job.current_attempt_id
         for job in jobs

@@ -165,7 +165,7 @@ def finish_attempt(
 
 
 def _ended_event(
-    job: Job, attempt: Attempt, after: AfterEnd, verdict: AttemptVerdict, cost: int, now: int
+    job: Job, attempt: Attempt, after: AfterEnd, verdict: AttemptVerdict, cost: int | None, now: int
 ) -> NewEvent:
     return job_event(
         job,
@@ -187,9 +187,9 @@ def _ended_event(
     )
 
 
-def _cost_until(session: WriteSession, job: Job, now: int) -> int:
+def _cost_until(session: WriteSession, job: Job, now: int) -> int | None:
     cost = billing.actual_costs(session, [job.id], now)[job.id]
-    return cost.total_micro(job.currency)
+    return cost.known_micro(job.currency)
 
 
 def wake_followers(

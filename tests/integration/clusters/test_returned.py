@@ -11,6 +11,8 @@ from gpuplane.core.ids import ClusterId
 from gpuplane.domains.billing import service as billing
 from gpuplane.domains.billing.service import NewPrice
 from gpuplane.domains.events import service as events
+from gpuplane.domains.usage import service as usage
+from gpuplane.domains.usage.tables import intervals
 from gpuplane.kit.pagination import PageRequest
 from tests.integration.clusters.test_equal_gpus import MINUTE, Fleet
 from tests.integration.ledger.histories import MODEL as ITEM
@@ -68,3 +70,30 @@ async def test_the_prices_of_a_deleted_cluster_go_on_for_the_one_of_its_name(fle
     assert await price(third.id, "cpu", fleet.now) == 20_000
     fourth = await fleet.cluster_of("labs")
     assert await price(fourth.id, "cpu", fleet.now) is None
+
+
+async def test_the_time_without_a_cluster_is_nobodys_and_counts_from_the_registration_on(
+    fleet: Fleet,
+) -> None:
+    lab = await fleet.cluster_of("lab")
+    await fleet.look(lab, "GPU-a", "GPU-b")
+    await fleet.pass_(5)
+    await fleet.remove(lab)
+    await fleet.pass_(60)
+    again = await fleet.cluster_of("lab")
+    await fleet.look(again, "GPU-a", "GPU-b")
+    await fleet.pass_(10)
+    assert await fleet.minutes() == {lab.id: 10, again.id: 20}
+    rows = await fleet.database.read(lambda s: usage.sum_states(s, 0, fleet.now, fleet.now))
+    assert all(each.adds_up for each in rows)
+    down = {each.cluster_id: each.states[usage.DeviceState.DOWN] for each in rows}
+    assert down == {lab.id: 0, again.id: 0}
+    # A window that begins in between tells of the second one alone.
+    start = fleet.now - 40 * MINUTE
+    (late,) = await fleet.database.read(lambda s: usage.sum_states(s, start, fleet.now, fleet.now))
+    assert (late.cluster_id, late.wall_clock, late.adds_up) == (again.id, 20 * MINUTE, True)
+    # Within one cluster a gap is a fault, as it always was.
+    torn = intervals.update().where(intervals.c.gpu_id == "GPU-a").values(cluster_id=again.id)
+    await fleet.database.write("tests.tear", lambda s: s.execute(torn))
+    (fault, *_) = await fleet.faults()
+    assert fault.startswith("GPU-a: an interval starts at")

@@ -1,7 +1,8 @@
 """The ledger as values, and the pure plan of closing and opening intervals.
 
 The plan keeps the promise: intervals of one device tile its time without gap or overlap, whatever
-the clock does. An instant before the open interval's start counts as that start.
+the clock does, but between two clusters: from the deletion of one until another tells of the device
+it is nobody's. An instant before the open interval's start counts as that start.
 """
 
 import re
@@ -261,6 +262,7 @@ def plan_changes(
     changes: Sequence[DeviceChange],
     at: int,
     moved: Collection[GpuId] = (),
+    arrived: Collection[GpuId] = (),
 ) -> LedgerPlan:
     """Return how the ledger follows these changes, each device named once.
 
@@ -272,6 +274,8 @@ def plan_changes(
         at: The instant of the change in ms; may lie before what is written.
         moved: Devices that are on another node from then on: their interval ends there, and one
             begins here, even where nothing else changed.
+        arrived: Devices whose row ended on another cluster, which was deleted: nobody's are the
+            times between, and they count here from now on.
     """
     plan = LedgerPlan()
     for change in changes:
@@ -281,7 +285,7 @@ def plan_changes(
             start = at
             last = ended_at.get(change.gpu_id)
             if last is not None:
-                if last < at:
+                if last < at and change.gpu_id not in arrived:
                     away = NewInterval(change.gpu_id, last, at, DeviceState.DOWN, ())
                     plan.begun.append(away)
                 start = max(at, last)

@@ -84,7 +84,10 @@ def apply_changes(
     current = ledger.load_open(session, gpu_ids)
     missing = [gpu_id for gpu_id in gpu_ids if gpu_id not in current]
     ends = ledger.load_ends(session, missing)
-    plan = plan_changes(current, ends, changes, at, moved)
+    known = ledger.load_devices(session, list(ends))
+    arrived = {key for key, (cluster_id, _) in ends.items() if known[key].cluster_id != cluster_id}
+    ended = {key: end for key, (_, end) in ends.items()}
+    plan = plan_changes(current, ended, changes, at, moved, arrived)
     if not plan.begun:
         return 0
     facts = ledger.load_devices(session, [each.gpu_id for each in plan.begun])
@@ -93,7 +96,10 @@ def apply_changes(
 
 
 def end_devices(session: WriteSession, gpu_ids: Sequence[GpuId], at: int) -> None:
-    """End the rows of devices that are gone for good; if one comes back, its absence was down."""
+    """End the rows of devices that are gone for good.
+
+    If one comes back, its absence was down; on another cluster it is new, and its absence nobody's.
+    """
     plan = LedgerPlan()
     for current in ledger.load_open(session, gpu_ids).values():
         end_interval(plan, current, at)

@@ -71,13 +71,15 @@ def load_open(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, Ope
     }
 
 
-def load_ends(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, int]:
-    """Return where the rows of these devices end, of those that have any."""
-    ends: dict[GpuId, int] = {}
+def load_ends(session: ReadSession, gpu_ids: Sequence[GpuId]) -> dict[GpuId, tuple[ClusterId, int]]:
+    """Return on which cluster and where the rows of these devices end, of those that have any."""
+    ends: dict[GpuId, tuple[ClusterId, int]] = {}
+    last = func.max(intervals.c.to_at).label("end")
     for chunk in chunks(gpu_ids):
-        query = select(intervals.c.gpu_id, func.max(intervals.c.to_at).label("end"))
-        query = query.where(intervals.c.gpu_id.in_(chunk)).group_by(intervals.c.gpu_id)
-        ends.update((row["gpu_id"], row["end"]) for row in session.rows(query))
+        query = select(intervals.c.gpu_id, intervals.c.cluster_id, last)
+        query = query.where(intervals.c.gpu_id.in_(chunk))
+        query = query.group_by(intervals.c.gpu_id, intervals.c.cluster_id).order_by(last)
+        ends.update((r["gpu_id"], (r["cluster_id"], r["end"])) for r in session.rows(query))
     return ends
 
 
@@ -217,21 +219,30 @@ def list_intervals(
 
 
 def find_faults(session: ReadSession) -> list[str]:
-    """Return a sentence for each place where intervals do not tile or shares exceed a device."""
-    before = func.lag(intervals.c.to_at).over(
-        partition_by=intervals.c.gpu_id, order_by=intervals.c.from_at
+    """Return a sentence for each place where intervals do not tile or shares exceed a device.
+
+    Between a cluster that was deleted and the next one a device is nobody's: there is a gap.
+    """
+    before, home = (
+        func.lag(column).over(partition_by=intervals.c.gpu_id, order_by=intervals.c.from_at)
+        for column in (intervals.c.to_at, intervals.c.cluster_id)
     )
     numbered = select(
         intervals.c.gpu_id,
         intervals.c.from_at,
         before.label("before"),
+        case((home == intervals.c.cluster_id, 0), else_=1).label("arrives"),
         func.row_number()
         .over(partition_by=intervals.c.gpu_id, order_by=intervals.c.from_at)
         .label("position"),
     ).subquery()
     torn = select(numbered).where(
         numbered.c.position > 1,
-        or_(numbered.c.before.is_(None), numbered.c.before != numbered.c.from_at),
+        or_(
+            numbered.c.before.is_(None),
+            numbered.c.before > numbered.c.from_at,
+            and_(numbered.c.before < numbered.c.from_at, numbered.c.arrives == 0),
+        ),
     )
     faults = [
         f"{row['gpu_id']}: an interval starts at {row['from_at']}, the one before it ends at "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 from gpuplane.core.ids import ClusterId
 from gpuplane.domains.clusters import service as clusters
+from gpuplane.domains.runs.tables import runs
 from gpuplane.kit.access import Role
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.sealing import SealingKeys
@@ -64,11 +66,30 @@ async def test_a_tenant_with_a_local_queue_says_where_it_lies_and_how_it_is_take
         refused = (await server.http.delete(f"/api/v1/tenants/{acme}")).json()
         assert (refused["status"], refused["code"]) == (409, "still_used")
         assert refused["detail"] == (
-            "There is LocalQueue main of it on lab, and namespace tenant-acme."
+            "There is LocalQueue main and namespace tenant-acme of it on lab."
         )
         assert refused["fix"] == "Take it off there: gpuplane clusters offboard lab acme"
         assert (await server.http.get(f"/api/v1/projects/{home}")).status_code == 200
         await server.http.delete("/api/v1/clusters/lab/queues/main?tenant=acme")
+        # Its namespace is known of by the run that set it up.
+        run = (
+            await server.http.post("/api/v1/clusters/lab/tenants", json={"tenant": "acme"})
+        ).json()
+        refused = (await server.http.delete(f"/api/v1/tenants/{acme}")).json()
+        assert refused["detail"].startswith("A run is at work on this tenant on lab: onboard")
+        assert run["runId"] in refused["fix"]
+        await server.database.write(
+            "tests.done", lambda s: s.execute(runs.update().values(status="completed", completed=4))
+        )
+        refused = (await server.http.delete(f"/api/v1/tenants/{acme}")).json()
+        assert refused["detail"] == "There is namespace tenant-acme of it on lab."
+        off = (await server.http.delete("/api/v1/clusters/lab/tenants/acme")).json()
+        await server.database.write(
+            "tests.off",
+            lambda s: s.execute(
+                runs.update().where(runs.c.id == UUID(off["runId"])).values(status="completed")
+            ),
+        )
         assert (await server.http.delete(f"/api/v1/tenants/{acme}")).status_code == 200
 
 

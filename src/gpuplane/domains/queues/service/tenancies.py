@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuplane.core.ids import ClusterId, ProjectId, TenantId
+from gpuplane.core.lifecycle.runs import RunStatus
 from gpuplane.core.runs.plans import OnFailure, Retry, RunPlan, StepPlan
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.clusters import service as clusters
@@ -28,7 +29,8 @@ from gpuplane.domains.queues.service.refusing import (
     refuse_others,
 )
 from gpuplane.domains.runs import service as runs
-from gpuplane.domains.runs.service import Run, RunPolicy
+from gpuplane.domains.runs.service import Run, RunFilter, RunPolicy, RunView
+from gpuplane.kit.pagination import PageRequest
 from gpuplane.kube.tenancy import namespace_of
 
 ONBOARD = "tenant.onboard"
@@ -45,6 +47,9 @@ OFFBOARD_STEPS = (
 )
 _RETRY = Retry(attempts=4, delay_ms=5_000, factor=2.0, max_delay_ms=60_000)
 STEP_MS = 120_000
+LATEST_RUNS = 1000
+"""Runs of one kind and cluster that are looked through for those of one tenant."""
+OPEN_STATUSES = (RunStatus.PENDING, RunStatus.RUNNING)
 KUBERNETES = "kubernetes"
 
 CountTenantJobs = Callable[[ReadSession, ClusterId, TenantId], int]
@@ -214,9 +219,11 @@ def close_queues(
 def find_use(
     session: ReadSession, tenant_id: TenantId, project_id: ProjectId | None
 ) -> tuple[str, str] | None:
-    """Return what of a tenant lies on the first cluster that has LocalQueues of it, and the fix.
+    """Return what of a tenant lies on the first cluster that has any of it, and the fix.
 
-    A project has no LocalQueues.
+    That is LocalQueues, the namespace, or a run that sets it up there or takes it off. Of a
+    namespace without a LocalQueue it is known while the run that made it is kept. A project has
+    none of these.
     """
     if project_id is not None:
         return None
@@ -224,16 +231,35 @@ def find_use(
     for cluster in clusters.list_clusters(session):
         doors = repository.list_local_queues(session, cluster.id)
         names = [each.name for each in doors if each.spec.tenant_id == tenant_id]
-        if not names:
-            continue
-        noun = "LocalQueue" if len(names) == 1 else "LocalQueues"
-        lies = f"{noun} {', '.join(names)} of it on {cluster.name}"
+        lies = [f"LocalQueue {name}" for name in names]
+        offboard = f"Take it off there: gpuplane clusters offboard {cluster.name} {tenant}"
         if cluster.kind == KUBERNETES:
-            said = f"There is {lies}, and namespace {namespace_of(tenant)}."
-            return said, f"Take it off there: gpuplane clusters offboard {cluster.name} {tenant}"
-        closing = f"gpuplane queues rm {names[0]} --cluster {cluster.name} --tenant {tenant}"
-        return f"There is {lies}.", f"Close it: {closing}"
+            last = _find_last_run(session, cluster.id, tenant_id)
+            if last is not None and last.status in OPEN_STATUSES:
+                said = f"A run is at work on this tenant on {cluster.name}: {last.name}."
+                return said, f"Wait for its end, or cancel it: gpuplane pipelines cancel {last.id}"
+            if names or (last is not None and last.kind == ONBOARD and last.completed):
+                lies.append(f"namespace {namespace_of(tenant)}")
+                return f"There is {' and '.join(lies)} of it on {cluster.name}.", offboard
+        elif names:
+            closing = f"gpuplane queues rm {names[0]} --cluster {cluster.name} --tenant {tenant}"
+            return f"There is {' and '.join(lies)} of it on {cluster.name}.", f"Close it: {closing}"
     return None
+
+
+def _find_last_run(
+    session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId
+) -> RunView | None:
+    """Return the newest run that set a tenant up on a cluster or took it off there."""
+    found = [
+        each
+        for kind in (ONBOARD, OFFBOARD)
+        for each in runs.list_runs(
+            session, None, RunFilter(kind=kind, source_id=cluster_id), PageRequest(LATEST_RUNS)
+        ).items
+        if each.context.get("tenant_id") == str(tenant_id)
+    ]
+    return max(found, key=lambda each: (each.created_at, each.id), default=None)
 
 
 def tenant_name(session: ReadSession, tenant_id: TenantId) -> str:
@@ -287,6 +313,7 @@ def _plan(
         project_id=caller.project_id,
         steps=tuple(made),
         source_id=cluster.id,
+        context={"tenant_id": given["tenant_id"]},
         on_failure=OnFailure.FAIL_FAST,
         traceparent=caller.traceparent,
         created_by=caller.name,

@@ -394,26 +394,34 @@ def set_queue(
     types: tuple[str, ...],
     highest_priority: str | None,
 ) -> None:
-    """Open a tenant's door to a cluster queue, or lead it elsewhere; what is not named stays."""
+    """Open a tenant's door to a cluster queue, or change what is named of one; the rest stays.
+
+    Where Kueue admits, a door that is there leads where it leads: delete it before you open one
+    of its name elsewhere.
+    """
     client = Client()
     body: dict[str, Any] = {"tenant": tenant, "clusterQueue": leads_to}
-    rows = [
-        row
-        for row in client.rows(_path(cluster, "queues"))
-        if row["name"] == name and row["isDeclared"] and tenant in (row["tenant"], row["tenantId"])
-    ]
-    if rows:
+    row = _find_door(client, _path(cluster, "queues"), name, tenant)
+    if row is not None:
         kept = ("jobTypes", "limits", "highestPriority")
-        body |= {field: rows[0][field] for field in kept}
+        body |= {field: row[field] for field in kept}
     if types:
         body["jobTypes"] = list(types)
     if highest_priority is not None:
         body["highestPriority"] = highest_priority
-    if rows:
+    if row is not None:
         client.put(_path(cluster, "queues", name), body)
     else:
         client.post(_path(cluster, "queues"), {"name": name, **body})
     click.echo(f"{tenant}/{name} leads to {leads_to}")
+
+
+def _find_door(client: Client, path: str, name: str, tenant: str) -> dict[str, Any] | None:
+    """Return a tenant's local queue that is declared, or None; the tenant by name or id."""
+    for row in client.rows(path):
+        if row["name"] == name and row["isDeclared"] and tenant in (row["tenant"], row["tenantId"]):
+            return row
+    return None
 
 
 @queues.command("adopt")
@@ -433,8 +441,11 @@ def adopt_queue(cluster: str, name: str, tenant: str) -> None:
 @click.option("--tenant", required=True, help="Whose door it is.")
 def delete_queue(cluster: str, name: str, tenant: str) -> None:
     """Close a tenant's door; what runs goes on."""
-    Client().delete(_path(cluster, "queues", name), tenant=tenant)
-    click.echo(f"{tenant}/{name} deleted")
+    client, path = Client(), _path(cluster, "queues")
+    before = _find_door(client, path, name, tenant)
+    client.delete(_path(cluster, "queues", name), tenant=tenant)
+    click.echo(f"{tenant}/{name} deleted" if before is None
+               else settle_withdrawal(client, path, before))  # fmt: skip
 
 
 # -- cohorts ----------------------------------------------------------------------------------

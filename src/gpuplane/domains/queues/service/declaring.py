@@ -30,6 +30,7 @@ from gpuplane.domains.queues.service.refusing import (
     check_door,
     check_specs,
     refuse_double,
+    refuse_other_way,
     refuse_others,
     require_done,
     require_models,
@@ -110,7 +111,7 @@ def delete_cluster_queue(
     if doors:
         raise QueueInUse(
             f"LocalQueue {doors[0]} leads to {name}.",
-            fix="Let it lead to another ClusterQueue, or delete it first.",
+            fix="Delete it first.",
         )
     users = count_users(session, known.cluster.id, name)
     if users:
@@ -206,6 +207,7 @@ def create_local_queue(
     Raises:
         BadQueue: If Kueue's rules refuse it.
         QueueExists: If the tenant has one of that name on the cluster.
+        QueueLeadsElsewhere: If the cluster has one of that name that leads elsewhere.
     """
     known = load_declared(session, key)
     doubles = [each.name for each in known.local_queues if each.spec.tenant_id == door.tenant_id]
@@ -213,6 +215,7 @@ def create_local_queue(
     tenant = identity.tenants_by_ids(session, {door.tenant_id}).get(door.tenant_id)
     space = "" if tenant is None else namespace_of(tenant.name)
     refuse_others(session, known, SeenKind.LOCAL_QUEUE, name, space)
+    refuse_other_way(session, known, name, door.tenant_id, door.cluster_queue)
     check_door(session, known, name, door)
     repository.insert_local_queue(session, known.cluster.id, name, door, now)
     announce(
@@ -236,9 +239,11 @@ def change_local_queue(
         QueueNotFound: If the tenant has none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueLeadsElsewhere: If the cluster has it, leading elsewhere.
     """
     known = load_declared(session, key)
     current = get_door(known, name, door.tenant_id)
+    refuse_other_way(session, known, name, door.tenant_id, door.cluster_queue)
     check_door(session, known, name, door)
     done = repository.update_local_queue(
         session, known.cluster.id, name, door, version or current.version, now

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpuplane.core.hardware import nearest_models
+from gpuplane.core.ids import TenantId
 from gpuplane.core.quota.specs import (
     FlavorResource,
     SpecProblem,
@@ -21,6 +22,7 @@ from gpuplane.domains.queues.errors import (
     ClusterLeaves,
     QueueChanged,
     QueueExists,
+    QueueLeadsElsewhere,
 )
 from gpuplane.domains.queues.repository import Declared, Door
 from gpuplane.domains.queues.rules import (
@@ -31,6 +33,7 @@ from gpuplane.domains.queues.rules import (
 from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declared import DeclaredQueues, local_spec
 from gpuplane.domains.queues.service.seeing import admits_itself
+from gpuplane.domains.queues.service.showing import find_seen_door
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.kueue.queues import find_untold, find_untold_door
 
@@ -195,6 +198,42 @@ def require_own(
     """Refuse to change what others made on the cluster."""
     if all(each.name != name for each in declared):
         refuse_others(session, known, kind, name)
+
+
+def refuse_other_way(
+    session: ReadSession, known: DeclaredQueues, name: str, tenant_id: TenantId, cluster_queue: str
+) -> None:
+    """Refuse to lead a LocalQueue that the cluster has to another ClusterQueue.
+
+    Kueue does not let it change, so that what is declared would never be written.
+
+    Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta2/localqueue_types.go (`self ==
+    oldSelf` of `spec.clusterQueue`).
+
+    Raises:
+        QueueLeadsElsewhere: Naming what opens it anew.
+    """
+    tenant = identity.tenants_by_ids(session, {tenant_id}).get(tenant_id)
+    seen = None if tenant is None else find_seen_door(known, tenant.name, name)
+    leads_to = "" if seen is None else seen.spec.get("clusterQueue", "")
+    if seen is None or tenant is None or leads_to in ("", cluster_queue):
+        return
+    where = f"{name} --cluster {known.cluster.name} --tenant {tenant.name}"
+    adopt = f"adopt it as it is: gpuplane queues adopt {where}."
+    is_declared = any(
+        (each.name, each.spec.tenant_id) == (name, tenant_id) for each in known.local_queues
+    )
+    fix = f"Delete it first: gpuplane queues rm {where}. Then declare it again."
+    if not seen.ours:
+        fix = f"Have whoever made it delete it, or {adopt}"
+    elif not is_declared:
+        fix = f"It was withdrawn: repeat this once it is gone from there. If it stays, {adopt}"
+    raise QueueLeadsElsewhere(
+        f"LocalQueue {name!r} of {tenant.name} leads to {leads_to} on {known.cluster.name}, and "
+        "Kueue does not let a LocalQueue be led elsewhere.",
+        field="clusterQueue",
+        fix=fix,
+    )
 
 
 def require_done(name: str, *, done: bool) -> None:

@@ -15,6 +15,7 @@ from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_o
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
+    lead_as_seen,
     load_declared,
     load_specs,
 )
@@ -116,10 +117,11 @@ def _show(
 def load_shown_specs(session: ReadSession, cluster: Cluster) -> QueueSpecs:
     """Return the queues of a cluster that admits by itself as it has them, others' among them."""
     found = load_declared(session, cluster.id)
+    queues = tuple(each.on_cluster or each.declared.spec for each in show_cluster_queues(found))
     return QueueSpecs(
-        tuple(each.on_cluster or each.declared.spec for each in show_cluster_queues(found)),
+        queues,
         tuple(each.on_cluster or each.declared.spec for each in show_cohorts(found)),
-        found.specs().local_queues,
+        lead_as_seen(found.specs().local_queues, found.seen, {each.name for each in queues}),
     )
 
 

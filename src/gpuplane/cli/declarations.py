@@ -176,7 +176,7 @@ def settle(client: Client, path: str, found: dict[str, Any]) -> dict[str, Any]:
     name = found["name"]
     if found["standing"] == "conflict":
         raise CliError(
-            f"{name} is declared here, and the cluster keeps what it has: "
+            f"{name} is declared here as asked and waits: the cluster keeps what it has: "
             f"{found['conflict']['message']}",
             fix=f"Adopt what the cluster has, or withdraw the declaration of {name}.",
             code=Exit.REFUSED,

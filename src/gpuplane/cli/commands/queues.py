@@ -83,6 +83,18 @@ def _stands(row: dict[str, Any]) -> str:
     return "" if standing == "declared" else standing
 
 
+def _on_cluster(row: dict[str, Any]) -> str:
+    """Return what is owned by what the cluster has, empty where that is what is declared."""
+    return "" if row["onCluster"] is None else _groups(row["onCluster"])
+
+
+def _apart(row: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what a cluster queue is on its cluster and why, where that is not as declared."""
+    why = "" if row["conflict"] is None else row["conflict"]["message"]
+    told = (("on cluster", _on_cluster(row)), ("conflict", why))
+    return [(name, said) for name, said in told if said]
+
+
 @click.group(cls=NearestGroup, help=f"Quotas: the cluster queues of a cluster. {FILE_HELP}")
 def quotas() -> None:
     """Hold the commands."""
@@ -98,6 +110,7 @@ def list_quotas(cluster: str, output: Output) -> None:
         Column("COHORT", lambda row: row["cohort"]),
         Column("OWNS", lambda row: "everything" if row["coversEverything"] else _groups(row)),
         Column("STATE", _stands, status=True),
+        Column("ON CLUSTER", _on_cluster, wide=True),
         Column("HIGHEST", lambda row: row["highestPriority"] or "by role", wide=True),
         Column("STRATEGY", lambda row: row["queueingStrategy"], wide=True),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
@@ -118,6 +131,7 @@ def show_quota(cluster: str, name: str, output: Output) -> None:
         ("name", found["name"]),
         ("cohort", found["cohort"]),
         ("owns", "everything" if found["coversEverything"] else _groups(found)),
+        *_apart(found),
         ("highest", found["highestPriority"] or "by role"),
     ]
     if output is Output.WIDE:

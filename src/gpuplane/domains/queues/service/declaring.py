@@ -19,6 +19,7 @@ from gpuplane.domains.queues.errors import (
     QueueInUse,
 )
 from gpuplane.domains.queues.repository import Door
+from gpuplane.domains.queues.rules import cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
@@ -29,6 +30,7 @@ from gpuplane.domains.queues.service.declared import (
 from gpuplane.domains.queues.service.refusing import (
     check_door,
     check_specs,
+    refuse_conflict,
     refuse_double,
     refuse_other_way,
     refuse_others,
@@ -75,10 +77,12 @@ def change_cluster_queue(
         QueueNotFound: If there is none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueInConflict: If the cluster has something else by others, and keeps it.
     """
     known = load_declared(session, key)
     require_own(session, known, known.cluster_queues, SeenKind.CLUSTER_QUEUE, spec.name)
     current = get_declared(known.cluster_queues, spec.name, "ClusterQueue")
+    refuse_conflict(known, SeenKind.CLUSTER_QUEUE, spec.name, spec, cluster_queue_of)
     others = tuple(each for each in known.specs().cluster_queues if each.name != spec.name)
     check_specs(known, cluster_queues=(*others, spec))
     require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
@@ -164,10 +168,13 @@ def change_cohort(
         QueueNotFound: If there is none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueInConflict: If the cluster has something else by others, and keeps it.
     """
     known = load_declared(session, key)
     require_own(session, known, known.cohorts, SeenKind.COHORT, spec.name)
     current = get_declared(known.cohorts, spec.name, "Cohort")
+    if spec != current.spec:  # its members alone may be changed
+        refuse_conflict(known, SeenKind.COHORT, spec.name, spec, cohort_of)
     others = tuple(each for each in known.specs().cohorts if each.name != spec.name)
     check_specs(known, cohorts=(*others, spec))
     require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())

@@ -1,6 +1,6 @@
 """What a declaration is refused for, each refusal naming the field and the fix; writes nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from gpuplane.domains.queues.errors import (
     ClusterLeaves,
     QueueChanged,
     QueueExists,
+    QueueInConflict,
     QueueLeadsElsewhere,
 )
 from gpuplane.domains.queues.repository import Declared, Door
@@ -45,6 +46,8 @@ ADOPTERS = {
     SeenKind.COHORT: "cohorts",
 }
 """The command under which each kind is adopted."""
+KEPT_FOR_OTHERS = ("NotOurs", "FieldConflict")
+"""Conflicts with what others made or changed, which no other declaration would end."""
 KUEUE_FIELDS = {
     "resource_groups": "resourceGroups",
     "quotas": "resourceGroups",
@@ -198,6 +201,35 @@ def require_own(
     """Refuse to change what others made on the cluster."""
     if all(each.name != name for each in declared):
         refuse_others(session, known, kind, name)
+
+
+def refuse_conflict(
+    known: DeclaredQueues,
+    kind: SeenKind,
+    name: str,
+    spec: T,
+    read: Callable[[str, Mapping[str, Any]], T],
+) -> None:
+    """Refuse to change what the cluster would not take, because it keeps what others made of it.
+
+    To declare what the cluster has is taken: that ends the conflict.
+
+    Raises:
+        QueueInConflict: Naming what takes over and what gives up.
+    """
+    seen = next((each for each in known.seen if each.key == (str(kind), "", name)), None)
+    if seen is None or seen.conflict is None or seen.conflict.reason not in KEPT_FOR_OTHERS:
+        return
+    if "raw" not in seen.spec and read(name, seen.spec) == spec:
+        return
+    command, where = f"gpuplane {ADOPTERS[kind]}", f"{name} --cluster {known.cluster.name}"
+    raise QueueInConflict(
+        f"{kind} {name!r} is in conflict on {known.cluster.name}, so nothing was changed: "
+        f"{seen.conflict.message}",
+        field="name",
+        fix=f"Take over what the cluster has, then change it: {command} adopt {where}. Or "
+        f"undo there what others changed, or give it up here: {command} rm {where}.",
+    )
 
 
 def refuse_other_way(

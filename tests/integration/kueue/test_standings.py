@@ -132,6 +132,22 @@ async def test_a_quota_of_what_no_node_has_is_taken_with_a_warning_that_names_it
     assert (await look(kueue, client, "q"))["warnings"] == []
 
 
+async def test_queues_that_own_more_than_there_is_are_taken_with_a_warning_that_counts_both(
+    kueue: Kueue,
+) -> None:
+    listed = await kueue.world.ask("GET", "/clusters/sim")
+    here = next(each["total"] for each in listed["gpus"] if each["gpu_type"] == H100)
+    spare = {"name": "spare", "resourceGroups": gpus(max(0, here - 8))}
+    assert (await kueue.world.ask("POST", BASE, 201, json=spare))["warnings"] == []
+    made = await kueue.world.ask("PUT", f"{BASE}/q", json={"resourceGroups": gpus(400)})
+    owned = 400 + max(0, here - 8)
+    [told] = made["warnings"]
+    assert f"own {owned} {H100} now, and it has {here}" in told
+    groups = gpus(10**19)
+    refused = await kueue.world.ask("PUT", f"{BASE}/q", 422, json={"resourceGroups": groups})
+    assert refused["errors"][0]["reason"] == "It is too large: nobody has so much."
+
+
 async def test_a_quota_of_what_nobody_makes_is_refused_until_the_cluster_has_a_flavor_of_it(
     kueue: Kueue, client: KubeClient, stored: Stored
 ) -> None:

@@ -1,7 +1,5 @@
 """Quotas (cluster queues), queues (a tenant's doors to them) and cohorts (who may borrow)."""
 
-import re
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,7 +8,6 @@ import click
 from gpuplane.cli.accounts import ACCOUNT, account_lines
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
-    GPU,
     confirm_differences,
     find_useless,
     list_differences,
@@ -19,6 +16,7 @@ from gpuplane.cli.declarations import (
     settle,
     settle_withdrawal,
 )
+from gpuplane.cli.flavors import flavor_in, read_flavors
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import (
@@ -31,8 +29,6 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.words import short_id
-from gpuplane.core.hardware import find_models
-from gpuplane.core.mig.profiles import resource_of_profile
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
 HIGHEST = click.option(
@@ -40,7 +36,6 @@ HIGHEST = click.option(
     type=click.Choice(["critical", "high", "normal", "low", "spot"]),
     help="The highest class that may go through it; without it the role alone decides.",
 )
-PROFILE = re.compile(r"\d+g\.\d+gb[a-z.+-]*")
 WITHIN_POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
 WITHIN = click.option(
     "--within-cluster-queue",
@@ -244,8 +239,7 @@ def set_quota(
     """
     client, path = Client(), _path(cluster, "quotas")
     models = [each["gpu_type"] for each in client.get(f"/clusters/{segment(cluster)}")["gpus"]]
-    flavors = [_flavor(text, models) for text in gpus]
-    flavors += [_cut_flavor(text, models) for text in instances]
+    flavors = read_flavors(gpus, instances, models)
     changes: dict[str, Any] = {} if cohort is None else {"cohort": cohort or None}
     if highest_priority is not None:
         changes["highestPriority"] = highest_priority
@@ -261,7 +255,7 @@ def set_quota(
     rows = {row["name"]: row for row in client.rows(path)}
     row = rows.get(name)
     if row is not None and row["isDeclared"] and not row["isDefault"]:
-        gone = {_flavor_in(row, text) for text in dropped} | find_useless(row, flavors, models)
+        gone = {flavor_in(row, text) for text in dropped} | find_useless(row, flavors, models)
         body = merge_quota(row, flavors, changes, gone)
         differences = list_differences(row, body)
         if differences:
@@ -279,71 +273,6 @@ def set_quota(
         found = settle(client, path, made)
     show_one(found, [("name", found["name"]), ("cohort", found["cohort"]),
                      ("owns", _groups(found))], output)  # fmt: skip
-
-
-def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
-    """Return the quota that `H100=8:4` stands for; models are those of the cluster."""
-    model, equals, amounts = text.partition("=")
-    parts = amounts.split(":")
-    if not equals or len(parts) > 3 or not all(part.isdigit() for part in parts if part):
-        raise click.BadParameter(
-            f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
-        )
-    return _flavor_of(model, GPU, parts, models)
-
-
-def _cut_flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
-    """Return the quota that `a100-40gb/1g.5gb=8:4` stands for."""
-    name, equals, amounts = text.partition("=")
-    model, slash, profile = name.partition("/")
-    parts = amounts.split(":")
-    are_counts = len(parts) <= 3 and all(part.isdigit() for part in parts if part)
-    if not equals or not slash or not are_counts or not PROFILE.fullmatch(profile):
-        raise click.BadParameter(
-            f"{text!r} is not written as MODEL/PROFILE=COUNT[:BORROW[:LEND]].", param_hint="--mig"
-        )
-    return _flavor_of(model, resource_of_profile(profile), parts, models)
-
-
-def _flavor_of(
-    model: str, resource: str, parts: Sequence[str], models: Sequence[str]
-) -> dict[str, Any]:
-    quota: dict[str, Any] = {"name": resource}
-    fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
-    quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
-    return {"name": flavor_named(model, models), "resources": [quota]}
-
-
-def flavor_named(model: str, models: Sequence[str]) -> str:
-    """Return the flavor of a GPU model in any spelling; of a family the one that is there.
-
-    Raises:
-        click.BadParameter: If several models may be meant.
-    """
-    known = [each.name for each in find_models(model)]
-    here = [each for each in models if each in known]
-    if not known:
-        here = [each for each in models if model.lower() in each]
-    meant = here or known
-    if len(meant) > 1:
-        raise click.BadParameter(f"{model} may mean {' or '.join(meant)}.", param_hint="--gpu")
-    return meant[0] if meant else model.lower()
-
-
-def _flavor_in(row: dict[str, Any], model: str) -> str:
-    """Return the flavor of a queue that a GPU model in any spelling means.
-
-    Raises:
-        click.BadParameter: If the queue has none of it.
-    """
-    names = [each["name"] for group in row["resourceGroups"] for each in group["flavors"]]
-    found = model if model in names else flavor_named(model, names)
-    if found not in names:
-        raise click.BadParameter(
-            f"{row['name']} has no quota of {model}; it has {', '.join(names) or 'none'}.",
-            param_hint="--no-gpu",
-        )
-    return found
 
 
 @quotas.command("rm")

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 import click
 
 from gpuplane.cli.accounts import ACCOUNT, account_lines
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
     confirm_differences,
@@ -278,10 +279,14 @@ def set_quota(
 @quotas.command("rm")
 @CLUSTER
 @click.argument("name")
-def delete_quota(cluster: str, name: str) -> None:
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def delete_quota(cluster: str, name: str, *, yes: bool) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
     client, path = Client(), _path(cluster, "quotas")
     before = pick_exactly(client.rows(path), name, "quota")
+    owns = "everything" if before["coversEverything"] else _groups(before) or "nothing"
+    click.echo(f"{before['name']} on {cluster} owns {owns}.", err=True)
+    confirm(f"Withdraw {before['name']}?", yes=yes)
     client.delete(_path(cluster, "quotas", before["name"]))
     click.echo(settle_withdrawal(client, path, before))
 

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from gpuplane.backends.interface import Phase
 from gpuplane.core.ids import TenantId
 from gpuplane.core.quota.specs import LocalQueueSpec
+from gpuplane.core.reasons import Word
 from gpuplane.db.types import table_of
 from gpuplane.domains.clusters.tables import ClusterRow
+from gpuplane.domains.jobs import service as jobs
+from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.errors import QueueLeadsElsewhere
 from gpuplane.domains.queues.service import Opening
@@ -21,9 +25,11 @@ from gpuplane.kube.kueue.names import ApiVersion
 from gpuplane.kube.kueue.queues import local_queue_object
 from gpuplane.kube.tenancy import namespace_of
 from gpuplane.loops.kueue.defaults import ensure_defaults
+from tests.integration.jobs.offers import offered, settle, take_in
 from tests.integration.jobs.worlds import H100
 from tests.integration.kueue.conftest import Kueue
 from tests.integration.kueue.stored import Stored
+from tests.integration.kueue.test_services import now_of, pod, serving
 from tests.integration.kueue.test_standings import gpus
 
 DOORS = LOCAL_QUEUE.at("v1beta2")
@@ -115,3 +121,36 @@ async def test_work_goes_by_where_a_door_leads_on_the_cluster_and_not_by_what_is
     assert (offer.cluster_queue, offer.local_queue) == ("q2", "sim/main")
     told = offer.explanation["sentences"]
     assert "ClusterQueue q2" in str(told)
+
+
+async def test_what_stands_in_line_again_goes_through_the_door_that_it_went_through_before(
+    kueue: Kueue,
+) -> None:
+    world = kueue.world
+    await second_queue(kueue)
+    job, offer = await serving(kueue, 0)
+    assert offer.local_queue == "sim/main"
+    # By its type it would go through this one, which was opened since.
+    body = {"name": "later", **door("q2"), "jobTypes": ["service"]}
+    await world.ask("POST", BASE, 201, json=body)
+    assert await preempt(kueue, offer) == "sim/main"
+    _, fresh = await offered(world, job_type="service", name="fresh")
+    assert fresh.local_queue == "sim/later"
+    await world.ask("DELETE", f"{BASE}/main?tenant={TENANT}")
+    [again] = [each for each in await offers(kueue) if str(each.job_id) == job["id"]]
+    assert (await settle(world, pod(again, 0, started_at=now_of(kueue)))).bound
+    await take_in(world, pod(again, 0, started_at=now_of(kueue)))
+    assert await preempt(kueue, again) == "sim/later", "the one before is gone"
+
+
+async def offers(kueue: Kueue) -> list[Offer]:
+    return await kueue.world.server.database.read(jobs.list_offers)
+
+
+async def preempt(kueue: Kueue, offer: Offer) -> str:
+    """Let Kueue take a service's only replica; return the door of its next offer."""
+    gone = {"ended_at": now_of(kueue), "exit_code": 143, "reason": str(Word.PREEMPTED)}
+    await take_in(kueue.world, pod(offer, 0, Phase.EXITED, **gone))
+    for loop in ("dispatcher", "monitor", "scheduler"):
+        await kueue.world.loops[loop].run_once()
+    return next(each.local_queue for each in await offers(kueue) if each.job_id == offer.job_id)

@@ -150,6 +150,8 @@ class ReplicaObservation:
     forbids: bool = False
     """Whether the attempt was evicted before it was started: its ranks are not known then, and
     what is said of this one holds of all."""
+    for_attempt: AttemptId | None = None
+    """Of one that its cluster preempted by itself: whom it made room for, where that is ours."""
     by_pod: bool = False
     """Whether its cluster admits each pod of the attempt by itself: ranks are given as pods are
     bound, and another takes the place of one that ended, under a rank of its own."""

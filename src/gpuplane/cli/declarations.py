@@ -172,11 +172,11 @@ def settle(client: Client, path: str, found: dict[str, Any]) -> dict[str, Any]:
     until = time.monotonic() + SETTLE_S
     while found["standing"] == "pending" and time.monotonic() < until:
         time.sleep(LOOK_S)
-        found = _find(client, path, found["name"]) or found
+        found = _find(client, path, found) or found
     name = found["name"]
     if found["standing"] == "conflict":
         raise CliError(
-            f"{name} is declared here, and the cluster keeps what it has: "
+            f"{name} is declared here as asked and waits: the cluster keeps what it has: "
             f"{found['conflict']['message']}",
             fix=f"Adopt what the cluster has, or withdraw the declaration of {name}.",
             code=Exit.REFUSED,
@@ -190,12 +190,12 @@ def settle(client: Client, path: str, found: dict[str, Any]) -> dict[str, Any]:
 
 def settle_withdrawal(client: Client, path: str, before: Mapping[str, Any]) -> str:
     """Return what became of what was withdrawn, once its cluster has let go of it, for people."""
-    name = before["name"]
+    name = "/".join(filter(None, (before.get("tenant"), before["name"])))
     if before["standing"] == "declared":
         return f"{name} deleted"
     until = time.monotonic() + SETTLE_S
     while True:
-        found = _find(client, path, name)
+        found = _find(client, path, before)
         if found is None:
             return f"{name} deleted"
         if found["standing"] == "foreign":
@@ -208,8 +208,13 @@ def settle_withdrawal(client: Client, path: str, before: Mapping[str, Any]) -> s
         time.sleep(LOOK_S)
 
 
-def _find(client: Client, path: str, name: str) -> dict[str, Any] | None:
-    return next((each for each in client.rows(path) if each["name"] == name), None)
+def _find(client: Client, path: str, before: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a row as it is now, by its name and, of a local queue, its tenant; None for gone."""
+    same = ("name", "tenant")
+    for each in client.rows(path):
+        if all(each.get(field) == before.get(field) for field in same):
+            return each
+    return None
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, str]:

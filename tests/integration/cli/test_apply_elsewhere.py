@@ -150,7 +150,7 @@ def test_a_job_may_name_a_queue_that_is_declared_before_it(
     assert "preempts:" in wide
     cli.ok("cancel", "--wait", "through")
     cli.ok("queues", "rm", "gate", "--cluster", "demo", "--tenant", "smiths")
-    cli.ok("quotas", "rm", "open", "--cluster", "demo")
+    cli.ok("quotas", "rm", "open", "--cluster", "demo", "--yes")
 
 
 @pytest.mark.usefixtures("guilds")

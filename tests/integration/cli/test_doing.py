@@ -208,13 +208,16 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     cli.ok("cohorts", "set", *on, "arts", "--weight", "2")
     rows = cli.ok("cohorts", "ls", *on, "-o", "json").data["items"]
     assert next(row for row in rows if row["name"] == "arts")["members"] == ["museum"]
-    assert cli("quotas", "rm", *on, "museum").code == 4
+    assert cli("quotas", "rm", *on, "museum", "--yes").code == 4
     cli.ok("queues", "rm", *on, "default", "--tenant", "museum")
-    cli.ok("quotas", "rm", *on, "museum")
+    unasked = cli("quotas", "rm", *on, "museum")
+    assert (unasked.code, "--yes" in unasked.err) == (2, True)
+    cli.ok("quotas", "show", "museum", *on)
+    cli.ok("quotas", "rm", *on, "museum", "--yes")
     assert cli("quotas", "set", *on, "museum", "--gpu", "V100").code == 2
     ahead = cli.ok("quotas", "set", *on, "ahead", "--gpu", "nvidia-l40s=4")
     assert "has no node of nvidia-l40s" in ahead.err
-    cli.ok("quotas", "rm", *on, "ahead")
+    cli.ok("quotas", "rm", *on, "ahead", "--yes")
     unknown = cli("quotas", "set", *on, "museum", "--gpu", "H1000=4")
     assert unknown.code != 0
     assert "Nearest models: nvidia-h100" in unknown.err

@@ -89,6 +89,25 @@ async def test_a_service_that_lost_all_to_a_preemption_stands_in_line_again_with
     assert await faults(world) == []
 
 
+async def test_replicas_that_were_preempted_and_the_receipt_of_the_last_name_the_job_that_won(
+    kueue: Kueue,
+) -> None:
+    job, offer = await serving(kueue, 0, 1)
+    winner = await kueue.offer()
+    found = await kueue.world.job(str(winner.job_id))
+    for rank, owner in ((0, None), (1, winner.attempt_id)):
+        lost = over(kueue, offer, rank, str(Word.PREEMPTED), message=SAID, exit_code=143)
+        await take_in(kueue.world, replace(lost, for_attempt=owner))
+    told = await events_of(kueue, job, "job.replica_preempted")
+    told.sort(key=lambda each: each["data"]["rank"])
+    assert [each["data"]["for_job"] for each in told] == [None, found["id"]]
+    said = f"{found['name']} (normal) needs its quota. {SAID}"
+    assert [each["message"].partition(" ended: ")[2] for each in told] == [SAID, said]
+    [receipt] = await events_of(kueue, job, "job.preempting")
+    assert (receipt["data"]["for_job"], receipt["message"]) == (found["id"], said)
+    assert (await kueue.world.job(job["id"]))["status_message"] == said
+
+
 async def test_what_a_service_adds_later_stands_in_line_for_itself(
     kueue: Kueue, stored: Stored
 ) -> None:

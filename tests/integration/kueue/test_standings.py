@@ -18,7 +18,7 @@ from gpuplane.kube.kueue.queues import cluster_queue_object
 from gpuplane.loops.kueue.defaults import ensure_defaults
 from tests.integration.jobs.worlds import H100
 from tests.integration.kueue.conftest import Kueue
-from tests.integration.kueue.stored import Stored
+from tests.integration.kueue.stored import Stored, conflict
 
 QUEUES = CLUSTER_QUEUE.at("v1beta2")
 BASE = "/clusters/sim/quotas"
@@ -75,11 +75,38 @@ async def test_a_queue_that_somebody_made_before_it_was_seen_is_pending_then_in_
     assert made["standing"] == "pending"
     told = await look(kueue, client, "mine")
     assert (told["standing"], told["conflict"]["reason"]) == ("conflict", "NotOurs")
-    again = await kueue.world.ask("PUT", f"{BASE}/mine", json={"resourceGroups": gpus(2)})
-    assert again["standing"] == "pending"
-    assert (await look(kueue, client, "mine"))["standing"] == "conflict"
+    refused = await kueue.world.ask("PUT", f"{BASE}/mine", 409, json={"resourceGroups": gpus(2)})
+    assert refused["code"] == "queue_in_conflict"
     await kueue.world.ask("DELETE", f"{BASE}/mine")
     assert (await look(kueue, client, "mine"))["standing"] == "foreign"
+
+
+async def test_a_change_of_what_others_changed_on_the_cluster_is_refused_and_changes_nothing(
+    kueue: Kueue, client: KubeClient, stored: Stored
+) -> None:
+    await look(kueue, client, "q")
+    found = stored.get(QUEUES, "q")
+    assert found is not None
+    nominal = found["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
+    assert nominal["nominalQuota"] == "8"
+    nominal["nominalQuota"] = "5"
+    path = QUEUES.path(None, "q")
+    stored.refuse("PATCH", path, conflict("spec.resourceGroups", "kubectl-edit"))
+    before = await look(kueue, client, "q")
+    assert (before["standing"], owned(before), owned(before["onCluster"])) == ("conflict", "8", "5")
+    refused = await kueue.world.ask("PUT", f"{BASE}/q", 409, json={"resourceGroups": gpus(1)})
+    assert "kubectl-edit set spec.resourceGroups" in refused["detail"]
+    assert "gpuplane quotas adopt q --cluster sim" in refused["fix"]
+    assert await shown(kueue, "q") == before
+    # What the cluster has may be declared, which ends the conflict.
+    await kueue.world.ask("PUT", f"{BASE}/q", json={"resourceGroups": gpus(5)})
+    after = await look(kueue, client, "q")
+    assert (owned(after), after["conflict"], after["onCluster"]) == ("5", None, None)
+
+
+def owned(queue: dict[str, Any]) -> str:
+    """Return the first amount that a queue owns."""
+    return str(queue["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"])
 
 
 async def test_a_queue_is_withdrawn_until_the_cluster_has_let_go_of_it(
@@ -103,6 +130,22 @@ async def test_a_quota_of_what_no_node_has_is_taken_with_a_warning_that_names_it
     )
     assert [each for each in made["warnings"] if "no node of nvidia-h20-96gb" in each]
     assert (await look(kueue, client, "q"))["warnings"] == []
+
+
+async def test_queues_that_own_more_than_there_is_are_taken_with_a_warning_that_counts_both(
+    kueue: Kueue,
+) -> None:
+    listed = await kueue.world.ask("GET", "/clusters/sim")
+    here = next(each["total"] for each in listed["gpus"] if each["gpu_type"] == H100)
+    spare = {"name": "spare", "resourceGroups": gpus(max(0, here - 8))}
+    assert (await kueue.world.ask("POST", BASE, 201, json=spare))["warnings"] == []
+    made = await kueue.world.ask("PUT", f"{BASE}/q", json={"resourceGroups": gpus(400)})
+    owned = 400 + max(0, here - 8)
+    [told] = made["warnings"]
+    assert f"own {owned} {H100} now, and it has {here}" in told
+    groups = gpus(10**19)
+    refused = await kueue.world.ask("PUT", f"{BASE}/q", 422, json={"resourceGroups": groups})
+    assert refused["errors"][0]["reason"] == "It is too large: nobody has so much."
 
 
 async def test_a_quota_of_what_nobody_makes_is_refused_until_the_cluster_has_a_flavor_of_it(

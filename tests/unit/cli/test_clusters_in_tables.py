@@ -9,7 +9,8 @@ import pytest
 
 from gpuplane.cli.accounts import ACCOUNT, account_lines
 from gpuplane.cli.commands.fleet import others_sentence
-from gpuplane.cli.commands.queues import _groups, flavor_named
+from gpuplane.cli.commands.queues import _groups
+from gpuplane.cli.flavors import flavor_named, read_flavors
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
 
 
@@ -45,6 +46,28 @@ def test_a_model_in_any_spelling_is_its_flavor(model: str, models: list[str], fl
 def test_a_family_of_which_several_are_there_is_asked_back() -> None:
     with pytest.raises(click.BadParameter, match="nvidia-a100-40gb or nvidia-a100-80gb"):
         flavor_named("A100", ["nvidia-a100-80gb", "nvidia-a100-40gb"][::-1])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "instances"),
+    [(("L4=2", "nvidia-l4=3"), ()), ((), ("a100-40gb/1g.5gb=1", "a100-40gb/1g.5gb=1"))],
+)
+def test_a_quota_that_is_named_twice_is_refused_by_both(
+    gpus: tuple[str, ...], instances: tuple[str, ...]
+) -> None:
+    first, second = gpus or instances
+    with pytest.raises(click.BadParameter) as refused:
+        read_flavors(gpus, instances, ["nvidia-l4"])
+    assert f"{first!r} and {second!r} are two quotas" in refused.value.message
+
+
+def test_whole_gpus_and_instances_are_two_quotas_and_an_amount_of_any_length_is_passed_on() -> None:
+    made = read_flavors(["a100-40gb=09:" + "9" * 20], ["a100-40gb/1g.5gb=1"], [])
+    told = [each["resources"][0] for each in made]
+    assert told == [
+        {"name": "nvidia.com/gpu", "nominalQuota": "9", "borrowingLimit": "9" * 20},
+        {"name": "nvidia.com/mig-1g.5gb", "nominalQuota": "1"},
+    ]
 
 
 def a_line(resource: str, nominal: str | None, used: str, **more: str) -> dict[str, Any]:

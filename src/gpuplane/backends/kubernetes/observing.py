@@ -8,6 +8,7 @@ end to the end of its own.
 """
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from gpuplane.backends.interface import AUTOSCALER, AttemptRef, Phase, ReplicaObservation
 from gpuplane.backends.kubernetes import causes, names
@@ -26,7 +27,7 @@ from gpuplane.backends.kubernetes.sights import (
     pods_there,
     started_at,
 )
-from gpuplane.core.ids import GpuId
+from gpuplane.core.ids import AttemptId, GpuId
 from gpuplane.core.reasons import Word
 from gpuplane.kube.webhooks import told
 
@@ -85,6 +86,7 @@ def _ended(record: Record, rank: int, outcome: Outcome) -> ReplicaObservation:
         port=record.port,
         node_name=outcome.node_name,
         gpu_ids=tuple(GpuId(each) for each in outcome.gpu_ids),
+        for_attempt=AttemptId(UUID(outcome.for_attempt)) if outcome.for_attempt else None,
     )
 
 

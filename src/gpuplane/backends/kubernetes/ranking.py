@@ -5,7 +5,7 @@ that goes. So a rank is given to a pod once it is bound to a node, and never aga
 pod, whoever took that away, and the attempt goes on until it is evicted or its Deployment is gone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -25,7 +25,9 @@ from gpuplane.backends.kubernetes.sights import (
     pods_by_rank,
     started_at,
 )
+from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
+from gpuplane.kube.kueue.states import find_preemptor
 
 STOPPED = "TerminationTarget"
 """Condition that Kueue puts on a pod before it deletes it, with why (pkg/controller/jobs/pod)."""
@@ -102,6 +104,24 @@ def compute_ends(sight: Sight, now: int) -> dict[int, Outcome]:
             surplus -= 1
         found[rank] = _outcome_of(pod, cause or (Word.EVICTED, REPLACED), now)
     return dict(sorted(found.items()))
+
+
+def name_winners(
+    outcomes: Mapping[int, Outcome], find_owner: Callable[[str], AttemptId | None]
+) -> dict[int, Outcome]:
+    """Return ends with the attempt that each preempted rank made room for, where it is ours.
+
+    Args:
+        outcomes: Ends by rank.
+        find_owner: The attempt whose workload or pod has a uid.
+    """
+    named = dict(outcomes)
+    for rank, each in outcomes.items():
+        uid = find_preemptor(each.message) if each.reason == Word.PREEMPTED else ""
+        winner = find_owner(uid) if uid else None
+        if winner is not None:
+            named[rank] = msgspec.structs.replace(each, for_attempt=str(winner))
+    return named
 
 
 def _there(sight: Sight) -> list[Pod]:

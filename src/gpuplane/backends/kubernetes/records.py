@@ -49,6 +49,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str | None = None
     node_name: str = ""
     gpu_ids: tuple[str, ...] = ()
+    for_attempt: str = ""
 
 
 class Given(msgspec.Struct, frozen=True):

@@ -15,7 +15,12 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing, plan_heirs
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
-from gpuplane.backends.kubernetes.ranking import compute_ends, list_unlabelled, list_unranked
+from gpuplane.backends.kubernetes.ranking import (
+    compute_ends,
+    list_unlabelled,
+    list_unranked,
+    name_winners,
+)
 from gpuplane.backends.kubernetes.records import (
     FORGOTTEN,
     STAND_IN,
@@ -400,7 +405,8 @@ class Settler:
         sight = self._view.sight(attempt_id)
         outcomes = compute_ends(sight, self._clock.now_ms()) if sight is not None else {}
         if outcomes:
-            await self._records.change(attempt_id, lambda found: decide_settle(found, outcomes))
+            named = name_winners(outcomes, self._view.find_owner)
+            await self._records.change(attempt_id, lambda found: decide_settle(found, named))
 
     async def _let_go(self, main: Main) -> None:
         """Say on a Job that was dispatched here that its manager's Kueue may delete it."""

@@ -172,6 +172,12 @@ class ClusterView:
         """Return the workload of an attempt."""
         return self._mains.get(attempt_id)
 
+    def find_owner(self, uid: str) -> AttemptId | None:
+        """Return the attempt whose workload or pod has a uid, None where none of ours has it."""
+        mains = (known for known, main in self._mains.items() if main.metadata.uid == uid)
+        pods = (known for known, found in self._pods.items() if uid in found)
+        return next(mains, None) or next(pods, None)
+
     def mains(self) -> list[Main]:
         """Return every workload of ours."""
         return list(self._mains.values())

@@ -1,16 +1,14 @@
 """Quotas (cluster queues), queues (a tenant's doors to them) and cohorts (who may borrow)."""
 
-import re
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import click
 
 from gpuplane.cli.accounts import ACCOUNT, account_lines
+from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
-    GPU,
     confirm_differences,
     find_useless,
     list_differences,
@@ -19,6 +17,7 @@ from gpuplane.cli.declarations import (
     settle,
     settle_withdrawal,
 )
+from gpuplane.cli.flavors import flavor_in, read_flavors
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import pick, pick_exactly
 from gpuplane.cli.output import (
@@ -31,8 +30,6 @@ from gpuplane.cli.output import (
     show_rows,
 )
 from gpuplane.cli.words import short_id
-from gpuplane.core.hardware import find_models
-from gpuplane.core.mig.profiles import resource_of_profile
 
 CLUSTER = click.option("--cluster", required=True, help="On which cluster.")
 HIGHEST = click.option(
@@ -40,7 +37,6 @@ HIGHEST = click.option(
     type=click.Choice(["critical", "high", "normal", "low", "spot"]),
     help="The highest class that may go through it; without it the role alone decides.",
 )
-PROFILE = re.compile(r"\d+g\.\d+gb[a-z.+-]*")
 WITHIN_POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
 WITHIN = click.option(
     "--within-cluster-queue",
@@ -83,6 +79,18 @@ def _stands(row: dict[str, Any]) -> str:
     return "" if standing == "declared" else standing
 
 
+def _on_cluster(row: dict[str, Any]) -> str:
+    """Return what is owned by what the cluster has, empty where that is what is declared."""
+    return "" if row["onCluster"] is None else _groups(row["onCluster"])
+
+
+def _apart(row: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what a cluster queue is on its cluster and why, where that is not as declared."""
+    why = "" if row["conflict"] is None else row["conflict"]["message"]
+    told = (("on cluster", _on_cluster(row)), ("conflict", why))
+    return [(name, said) for name, said in told if said]
+
+
 @click.group(cls=NearestGroup, help=f"Quotas: the cluster queues of a cluster. {FILE_HELP}")
 def quotas() -> None:
     """Hold the commands."""
@@ -98,6 +106,7 @@ def list_quotas(cluster: str, output: Output) -> None:
         Column("COHORT", lambda row: row["cohort"]),
         Column("OWNS", lambda row: "everything" if row["coversEverything"] else _groups(row)),
         Column("STATE", _stands, status=True),
+        Column("ON CLUSTER", _on_cluster, wide=True),
         Column("HIGHEST", lambda row: row["highestPriority"] or "by role", wide=True),
         Column("STRATEGY", lambda row: row["queueingStrategy"], wide=True),
         Column("WEIGHT", lambda row: row["fairSharing"].get("weight"), wide=True, right=True),
@@ -118,6 +127,7 @@ def show_quota(cluster: str, name: str, output: Output) -> None:
         ("name", found["name"]),
         ("cohort", found["cohort"]),
         ("owns", "everything" if found["coversEverything"] else _groups(found)),
+        *_apart(found),
         ("highest", found["highestPriority"] or "by role"),
     ]
     if output is Output.WIDE:
@@ -230,8 +240,7 @@ def set_quota(
     """
     client, path = Client(), _path(cluster, "quotas")
     models = [each["gpu_type"] for each in client.get(f"/clusters/{segment(cluster)}")["gpus"]]
-    flavors = [_flavor(text, models) for text in gpus]
-    flavors += [_cut_flavor(text, models) for text in instances]
+    flavors = read_flavors(gpus, instances, models)
     changes: dict[str, Any] = {} if cohort is None else {"cohort": cohort or None}
     if highest_priority is not None:
         changes["highestPriority"] = highest_priority
@@ -247,7 +256,7 @@ def set_quota(
     rows = {row["name"]: row for row in client.rows(path)}
     row = rows.get(name)
     if row is not None and row["isDeclared"] and not row["isDefault"]:
-        gone = {_flavor_in(row, text) for text in dropped} | find_useless(row, flavors, models)
+        gone = {flavor_in(row, text) for text in dropped} | find_useless(row, flavors, models)
         body = merge_quota(row, flavors, changes, gone)
         differences = list_differences(row, body)
         if differences:
@@ -267,78 +276,17 @@ def set_quota(
                      ("owns", _groups(found))], output)  # fmt: skip
 
 
-def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
-    """Return the quota that `H100=8:4` stands for; models are those of the cluster."""
-    model, equals, amounts = text.partition("=")
-    parts = amounts.split(":")
-    if not equals or len(parts) > 3 or not all(part.isdigit() for part in parts if part):
-        raise click.BadParameter(
-            f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
-        )
-    return _flavor_of(model, GPU, parts, models)
-
-
-def _cut_flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
-    """Return the quota that `a100-40gb/1g.5gb=8:4` stands for."""
-    name, equals, amounts = text.partition("=")
-    model, slash, profile = name.partition("/")
-    parts = amounts.split(":")
-    are_counts = len(parts) <= 3 and all(part.isdigit() for part in parts if part)
-    if not equals or not slash or not are_counts or not PROFILE.fullmatch(profile):
-        raise click.BadParameter(
-            f"{text!r} is not written as MODEL/PROFILE=COUNT[:BORROW[:LEND]].", param_hint="--mig"
-        )
-    return _flavor_of(model, resource_of_profile(profile), parts, models)
-
-
-def _flavor_of(
-    model: str, resource: str, parts: Sequence[str], models: Sequence[str]
-) -> dict[str, Any]:
-    quota: dict[str, Any] = {"name": resource}
-    fields = ("nominalQuota", "borrowingLimit", "lendingLimit")
-    quota.update({field: int(part) for field, part in zip(fields, parts, strict=False) if part})
-    return {"name": flavor_named(model, models), "resources": [quota]}
-
-
-def flavor_named(model: str, models: Sequence[str]) -> str:
-    """Return the flavor of a GPU model in any spelling; of a family the one that is there.
-
-    Raises:
-        click.BadParameter: If several models may be meant.
-    """
-    known = [each.name for each in find_models(model)]
-    here = [each for each in models if each in known]
-    if not known:
-        here = [each for each in models if model.lower() in each]
-    meant = here or known
-    if len(meant) > 1:
-        raise click.BadParameter(f"{model} may mean {' or '.join(meant)}.", param_hint="--gpu")
-    return meant[0] if meant else model.lower()
-
-
-def _flavor_in(row: dict[str, Any], model: str) -> str:
-    """Return the flavor of a queue that a GPU model in any spelling means.
-
-    Raises:
-        click.BadParameter: If the queue has none of it.
-    """
-    names = [each["name"] for group in row["resourceGroups"] for each in group["flavors"]]
-    found = model if model in names else flavor_named(model, names)
-    if found not in names:
-        raise click.BadParameter(
-            f"{row['name']} has no quota of {model}; it has {', '.join(names) or 'none'}.",
-            param_hint="--no-gpu",
-        )
-    return found
-
-
 @quotas.command("rm")
 @CLUSTER
 @click.argument("name")
-def delete_quota(cluster: str, name: str) -> None:
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def delete_quota(cluster: str, name: str, *, yes: bool) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
     client, path = Client(), _path(cluster, "quotas")
     before = pick_exactly(client.rows(path), name, "quota")
+    owns = "everything" if before["coversEverything"] else _groups(before) or "nothing"
+    click.echo(f"{before['name']} on {cluster} owns {owns}.", err=True)
+    confirm(f"Withdraw {before['name']}?", yes=yes)
     client.delete(_path(cluster, "quotas", before["name"]))
     click.echo(settle_withdrawal(client, path, before))
 
@@ -394,26 +342,34 @@ def set_queue(
     types: tuple[str, ...],
     highest_priority: str | None,
 ) -> None:
-    """Open a tenant's door to a cluster queue, or lead it elsewhere; what is not named stays."""
+    """Open a tenant's door to a cluster queue, or change what is named of one; the rest stays.
+
+    Where Kueue admits, a door that is there leads where it leads: delete it before you open one
+    of its name elsewhere.
+    """
     client = Client()
     body: dict[str, Any] = {"tenant": tenant, "clusterQueue": leads_to}
-    rows = [
-        row
-        for row in client.rows(_path(cluster, "queues"))
-        if row["name"] == name and row["isDeclared"] and tenant in (row["tenant"], row["tenantId"])
-    ]
-    if rows:
+    row = _find_door(client, _path(cluster, "queues"), name, tenant)
+    if row is not None:
         kept = ("jobTypes", "limits", "highestPriority")
-        body |= {field: rows[0][field] for field in kept}
+        body |= {field: row[field] for field in kept}
     if types:
         body["jobTypes"] = list(types)
     if highest_priority is not None:
         body["highestPriority"] = highest_priority
-    if rows:
+    if row is not None:
         client.put(_path(cluster, "queues", name), body)
     else:
         client.post(_path(cluster, "queues"), {"name": name, **body})
     click.echo(f"{tenant}/{name} leads to {leads_to}")
+
+
+def _find_door(client: Client, path: str, name: str, tenant: str) -> dict[str, Any] | None:
+    """Return a tenant's local queue that is declared, or None; the tenant by name or id."""
+    for row in client.rows(path):
+        if row["name"] == name and row["isDeclared"] and tenant in (row["tenant"], row["tenantId"]):
+            return row
+    return None
 
 
 @queues.command("adopt")
@@ -433,8 +389,11 @@ def adopt_queue(cluster: str, name: str, tenant: str) -> None:
 @click.option("--tenant", required=True, help="Whose door it is.")
 def delete_queue(cluster: str, name: str, tenant: str) -> None:
     """Close a tenant's door; what runs goes on."""
-    Client().delete(_path(cluster, "queues", name), tenant=tenant)
-    click.echo(f"{tenant}/{name} deleted")
+    client, path = Client(), _path(cluster, "queues")
+    before = _find_door(client, path, name, tenant)
+    client.delete(_path(cluster, "queues", name), tenant=tenant)
+    click.echo(f"{tenant}/{name} deleted" if before is None
+               else settle_withdrawal(client, path, before))  # fmt: skip
 
 
 # -- cohorts ----------------------------------------------------------------------------------

@@ -27,6 +27,18 @@ class QueueInUse(Conflict):
     code = "queue_in_use"
 
 
+class QueueInConflict(Conflict):
+    """The cluster has something else than was declared, by somebody else, and keeps it."""
+
+    code = "queue_in_conflict"
+
+
+class QueueLeadsElsewhere(Conflict):
+    """The cluster has the LocalQueue, leading elsewhere, and Kueue lets nobody change that."""
+
+    code = "queue_leads_elsewhere"
+
+
 class ClusterLeaves(Conflict):
     """The cluster is being deleted, so nothing is declared on it any more."""
 

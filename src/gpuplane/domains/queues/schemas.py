@@ -30,6 +30,7 @@ MAX_LEVELS = 16
 MAX_LABEL = 316
 MAX_AMOUNT = Decimal(10) ** 18
 
+_TOO_MANY = re.compile(r"0*[1-9][0-9]{18,}(?:\.[0-9]*)?[mkMGTPi]{0,2}")
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 
 
@@ -37,6 +38,8 @@ def _read_quantity(value: object) -> Decimal:
     """Return a Kubernetes quantity as a decimal number of its base unit."""
     text = str(value) if isinstance(value, int | float | str) else ""
     match = None if isinstance(value, bool) else _QUANTITY.fullmatch(text)
+    if match is None and _TOO_MANY.fullmatch(text):
+        raise _too_much()
     if match is None:
         raise refusal(
             "A quantity is a number with a suffix of Kubernetes or none.",
@@ -47,8 +50,12 @@ def _read_quantity(value: object) -> Decimal:
     except InvalidOperation as error:
         raise refusal("This is no quantity.", "Such as 8, '500m' or '64Gi'.") from error
     if amount > MAX_AMOUNT:
-        raise refusal("No machine room has so much.", "Check the suffix.")
+        raise _too_much()
     return amount
+
+
+def _too_much() -> ValueError:
+    return refusal("It is too large: nobody has so much.", "Check the number and its suffix.")
 
 
 Quantity = Annotated[

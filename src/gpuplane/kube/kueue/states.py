@@ -5,6 +5,7 @@ Owns the reading of statuses of every served version into values. Never writes a
 Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta2/{clusterqueue,workload}_types.go.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,7 @@ from gpuplane.kube.kueue.queues import find_uncounted
 
 MAX_DOMAINS = 8
 """Domains of a layout that a sentence names; the others are counted."""
+_PREEMPTOR = re.compile(r"JobUID: ([0-9a-f-]{36})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,15 @@ def read_conditions(found: Iterable[Mapping[str, Any]] | None) -> dict[str, Told
         )
         for each in found or ()
     }
+
+
+def find_preemptor(message: str) -> str:
+    """Return the uid of the job object for which Kueue took something back, empty without one.
+
+    Source: kubernetes-sigs/kueue v0.15.0, pkg/scheduler/preemption (`JobUID: …` of its message).
+    """
+    match = _PREEMPTOR.search(message)
+    return "" if match is None else match[1]
 
 
 def instant_of(text: object) -> int | None:

@@ -1,6 +1,5 @@
 """Workloads of a cluster as they stand, and which attempt of ours each belongs to."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +8,13 @@ from uuid import UUID
 
 from gpuplane.core.ids import AttemptId
 from gpuplane.kube.kueue.names import HOLD_CHECK, WorkloadCondition
-from gpuplane.kube.kueue.states import Told, WorkloadState, instant_of, read_workload
+from gpuplane.kube.kueue.states import (
+    Told,
+    WorkloadState,
+    find_preemptor,
+    instant_of,
+    read_workload,
+)
 
 AGE_MARK = "It was taken back before and stands in line since"
 """How the message of an Evicted condition begins that tells the age of what was never admitted."""
@@ -22,8 +27,6 @@ CLUSTER_LABEL = "gpuplane.io/cluster-id"
 ATTEMPT_VARIABLE = "GPUPLANE_ATTEMPT_ID"
 CLUSTER_VARIABLE = "GPUPLANE_CLUSTER_ID"
 DISPATCHED_LABEL = "kueue.x-k8s.io/multikueue-origin"
-_PREEMPTOR = re.compile(r"JobUID: ([0-9a-f-]{36})")
-"""How Kueue names the job that others made room for (pkg/scheduler/preemption, v0.15)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,8 @@ class Followed:
         """Return the uid of the job object that it made room for, empty where none is named."""
         for kind in (WorkloadCondition.PREEMPTED, WorkloadCondition.EVICTED):
             told = self.state.find(kind)
-            match = None if told is None else _PREEMPTOR.search(told.message)
-            if match is not None:
-                return match[1]
+            if told is not None and (uid := find_preemptor(told.message)):
+                return uid
         return ""
 
 

@@ -70,12 +70,37 @@ def models_for(view: ClusterView, job: Job) -> list[str]:
 def _offer(world: World, view: ClusterView, job: Job) -> NewOffer | Reason:
     """Return the offer of a job to a cluster, or why none of its queues can ever admit it."""
     tenant = world.tenants.get(job.tenant_id, str(job.tenant_id))
+    reason: Reason | None = None
+    for door in _list_doors(view, tenant, job):
+        made = _offer_through(world, view, tenant, door, job)
+        if isinstance(made, NewOffer):
+            return made
+        reason = reason or made
+    return reason or _doorless(view, job)
+
+
+def _list_doors(view: ClusterView, tenant: str, job: Job) -> list[LocalQueueSpec]:
+    """Return the doors that a job may go through, best first.
+
+    What stands in line again goes through the one it went through before, as long as that takes
+    it: another that its type would lead to by now may have been opened since.
+    """
     spec = job.spec
-    door = queues.choose_door(
-        view.queues, tenant, str(spec.job_type), spec.queue, spec.priority
-    )  # fmt: skip - the call reads as one line
-    if door is None or door.cluster_queue not in _real_queues(view):
-        return _doorless(view, job)
+    before = job.queue.rpartition("/")[2]  # kept as `cluster/name` for people
+    names = [spec.queue] if spec.queue else [before, None] if before else [None]
+    chosen = (
+        queues.choose_door(view.queues, tenant, str(spec.job_type), name, spec.priority)
+        for name in names
+    )
+    real = _real_queues(view)
+    doors = [door for door in chosen if door is not None and door.cluster_queue in real]
+    return list({door.name: door for door in doors}.values())
+
+
+def _offer_through(
+    world: World, view: ClusterView, tenant: str, door: LocalQueueSpec, job: Job
+) -> NewOffer | Reason:
+    """Return the offer of a job through a door, or why that can never admit it."""
     name = view.cluster.name
     if door.cluster_queue in queues.dispatching_queues(view.cluster):
         told = refuse_dispatch(world, view, tenant, door, job)

@@ -16,6 +16,7 @@ from gpuplane.backends.kubernetes.ranking import (
     compute_ends,
     list_unlabelled,
     list_unranked,
+    name_winners,
     observe,
 )
 from gpuplane.backends.kubernetes.records import (
@@ -32,6 +33,7 @@ from gpuplane.backends.kubernetes.sights import VANISHED_MS, Sight
 from gpuplane.core.reasons import Word
 from tests.unit.backends.kubernetes.builders import (
     END_MS,
+    ID,
     NODE,
     REF,
     a_pod,
@@ -242,3 +244,18 @@ def test_an_evicted_attempt_is_over_when_its_ranks_are_and_no_pod_is_left() -> N
     assert going.phase is Phase.STOPPING
     [gone] = observe(seen(queued, 1))
     assert (gone.phase, gone.reason, gone.ended_at) == (Phase.EXITED, "Cancelled", NOW)
+
+
+def test_a_preempted_rank_names_whom_it_made_room_for_where_the_uid_is_one_of_ours() -> None:
+    winner = "0190a000-0000-7000-8000-00000000000a"
+    said = f"Preempted to accommodate a workload (UID: 7, JobUID: {winner}) due to prioritization"
+    last = bound(1, state=ended(143), conditions=kueue_stopped(said))
+    sight = seen(a_queued(2), 2, bound(0), last, gone=("uid-1",))
+    ends = compute_ends(sight, NOW)
+    named = name_winners(ends, {winner: ID}.get)
+    assert {rank: each.for_attempt for rank, each in named.items()} == {1: str(ID)}
+    record = decide_settle(sight.record, named)
+    assert record is not None
+    told = observe(replace(sight, record=record))
+    assert [(each.rank, each.for_attempt) for each in told[:2]] == [(0, None), (1, ID)]
+    assert name_winners(ends, {"another": ID}.get) == ends

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.views import ClusterView
-from tests.unit.backends.kubernetes.builders import ID, a_main, a_record
+from tests.unit.backends.kubernetes.builders import ID, a_main, a_pod, a_record
 
 
 def the_set_and_its_job() -> tuple[Main, Main]:
@@ -51,3 +51,14 @@ def test_what_ended_the_ranks_of_a_set_is_told_by_its_job_until_that_goes() -> N
     view.drop_main(part)
     assert (sight := view.sight(ID)) is not None
     assert sight.part is None
+
+
+def test_a_workload_or_a_pod_is_known_by_its_uid_as_what_an_attempt_has() -> None:
+    view = ClusterView()
+    main, pod = a_main(), a_pod(0)
+    view.take_main(main)
+    assert view.find_owner(main.metadata.uid) == ID
+    view.drop_main(main)
+    view.take_pod(pod)
+    assert (view.find_owner(pod.metadata.uid), view.find_owner("another")) == (ID, None)
+    assert view.find_owner(main.metadata.uid) is None

@@ -1,6 +1,6 @@
 """What a cluster that admits by itself does to jobs that run: it evicts, and they stop here too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from gpuplane.core.ids import AttemptId, ClusterId
@@ -55,9 +55,8 @@ def note_evicted(
     is_preempted = reason == PREEMPTED
     intent = StopIntent.PREEMPT if is_preempted else StopIntent.REQUEUE
     word = Word.PREEMPTED if is_preempted else Word.EVICTED
-    winner = None if for_attempt is None else _job_of(session, for_attempt)
-    if winner is not None:  # the cluster tells its uid alone
-        message = f"{winner.name} ({winner.spec.priority}) needs its quota. {message}"
+    winner = find_winner(session, for_attempt)
+    message = describe_eviction(winner, message)
     done = request_stop(session, job, intent, word, message, now, actor="kueue")
     if done and is_preempted:
         events.record(
@@ -78,7 +77,12 @@ def note_evicted(
 
 
 def note_all_preempted(
-    session: WriteSession, job: Job, attempt: Attempt, gone: Sequence[Replica], now: int
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    gone: Sequence[Replica],
+    winners: Mapping[int, AttemptId],
+    now: int,
 ) -> bool:
     """Stop a service whose last replicas its cluster preempted: it stands in line again, whole.
 
@@ -87,17 +91,19 @@ def note_all_preempted(
         job: The job as it is stored now.
         attempt: Its attempt, which has no replica any more.
         gone: The replicas that were just taken from it, with how they ended.
+        winners: Whom they made room for, by rank, where that is ours.
         now: The instant.
     """
     first = next(each for each in gone if each.reason == Word.PREEMPTED)
-    message = first.message or "None of its replicas is left."
+    winner = find_winner(session, winners.get(first.rank))
+    message = describe_eviction(winner, first.message or "None of its replicas is left.")
     done = request_stop(
         session, job, StopIntent.PREEMPT, Word.PREEMPTED, message, now, actor="kueue"
     )
     if done:
         ran = [(_ran_until(each, now), len(each.gpu_ids) * each.gpu_milli) for each in gone]
         lost_gpu_s = sum(ms * milli for ms, milli in ran) // (_GPU_MILLI * 1000)
-        data = _receipt(None, lost_gpu_s, _ran_ms(attempt, now) // 1000, PREEMPTED)
+        data = _receipt(winner, lost_gpu_s, _ran_ms(attempt, now) // 1000, PREEMPTED)
         events.record(
             session,
             job_event(
@@ -143,12 +149,22 @@ def note_deleted(session: WriteSession, attempt_id: AttemptId, *, message: str, 
     return request_stop(session, job, StopIntent.FAIL, Word.DELETED, message, now, actor="cluster")
 
 
-def _job_of(session: ReadSession, attempt_id: AttemptId) -> Job | None:
+def find_winner(session: ReadSession, attempt_id: AttemptId | None) -> Job | None:
+    """Return the job for which others were evicted, None where it is not known or none of ours."""
+    if attempt_id is None:
+        return None
     offer = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
     if offer is not None:
         return repository.find_job(session, offer.job_id)
     attempt = attempts_repository.find_attempt(session, attempt_id)
     return None if attempt is None else repository.find_job(session, attempt.job_id)
+
+
+def describe_eviction(winner: Job | None, message: str) -> str:
+    """Return a cluster's sentence with the name of who needed the quota: it tells a uid alone."""
+    if winner is None:
+        return message
+    return f"{winner.name} ({winner.spec.priority}) needs its quota. {message}"
 
 
 def _receipt(winner: Job | None, lost_gpu_s: int, ran_s: int, rule: str) -> dict[str, object]:

@@ -217,14 +217,20 @@ def _take_in_attempt(
             changed.append({"id": replica.id, **{name: getattr(moved, name) for name in _SEEN}})
     attempts_repository.update_replicas(session, changed)
     reported = _reports(session, job, attempt, observations, seal, now)
-    attempt, replicas = _follow_scale(session, reported, attempt, replicas, now)
+    winners = {each.rank: each.for_attempt for each in observations if each.for_attempt}
+    attempt, replicas = _follow_scale(session, reported, attempt, replicas, winners, now)
     verdict = judge_attempt(job, attempt, replicas)
     moved_on = _move_on(session, reported, attempt, replicas, verdict, chance, now)
     return len(changed) + moved_on
 
 
 def _follow_scale(
-    session: WriteSession, job: Job, attempt: Attempt, replicas: list[Replica], now: int
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    replicas: list[Replica],
+    winners: Mapping[int, AttemptId],
+    now: int,
 ) -> tuple[Attempt, list[Replica]]:
     """Take replicas away that left, and meter those that were added as working once they run.
 
@@ -244,9 +250,9 @@ def _follow_scale(
     if not gone:
         return attempt, replicas
     stored = attempts_repository.find_attempt(session, attempt.id) or attempt
-    moved = retire(session, job, stored, gone, now)
+    moved = retire(session, job, stored, gone, now, winners)
     if is_bare(moved) and any(each.reason == Word.PREEMPTED for each in gone):
-        note_all_preempted(session, job, moved, gone, now)
+        note_all_preempted(session, job, moved, gone, winners, now)
         moved = attempts_repository.find_attempt(session, moved.id) or moved
     return moved, [each for each in replicas if each not in gone]
 

@@ -6,6 +6,7 @@ attempt counts against its queue, and its interval of the ledger. The attempt's 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from gpuplane.domains.jobs.rules.scaling import (
     sum_usage,
 )
 from gpuplane.domains.jobs.service.admitting import AdmissionReport, Doors, blank_replica, order_of
-from gpuplane.domains.jobs.service.evicting import note_deleted
+from gpuplane.domains.jobs.service.evicting import describe_eviction, find_winner, note_deleted
 from gpuplane.domains.jobs.service.planning import Surroundings, load_plans_of
 from gpuplane.domains.jobs.service.rights import get_job, get_job_to_change, require_change
 from gpuplane.domains.jobs.service.stopping import request_stop
@@ -323,11 +324,24 @@ def note_growth_waiting(
 
 
 def retire(
-    session: WriteSession, job: Job, attempt: Attempt, gone: Sequence[Replica], now: int
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    gone: Sequence[Replica],
+    now: int,
+    winners: Mapping[int, AttemptId] = MappingProxyType({}),
 ) -> Attempt:
     """Take replicas from an attempt that are over and that it goes on without; return it as it is.
 
     What each held ends when it ended; the attempt and its job go on.
+
+    Args:
+        session: Where to write.
+        job: The job.
+        attempt: Its attempt.
+        gone: The replicas, with how they ended.
+        now: The instant.
+        winners: Whom those that were preempted made room for, by rank, where that is ours.
 
     Raises:
         JobChanged: If the attempt is not as it was read; nothing may be stored then.
@@ -335,7 +349,8 @@ def retire(
     for each in gone:
         ended = min(now, each.ended_at or now)
         placements.release_replicas(session, [each.id], ended)
-        _tell_retired(session, job, attempt, each, ended)
+        winner = find_winner(session, winners.get(each.rank))
+        _tell_retired(session, job, attempt, each, ended, winner)
     ids = {each.id for each in gone}
     attempts_repository.delete_replicas(session, list(ids))
     left = tuple(each for each in attempt.replicas if each.id not in ids)
@@ -373,10 +388,15 @@ def send_away(session: WriteSession, attempt: Attempt, node_id: NodeId, now: int
 
 
 def _tell_retired(
-    session: WriteSession, job: Job, attempt: Attempt, gone: Replica, at: int
+    session: WriteSession,
+    job: Job,
+    attempt: Attempt,
+    gone: Replica,
+    at: int,
+    winner: Job | None,
 ) -> None:
     """Tell that a service does without a replica, or that its cluster runs another instead."""
-    data = {
+    data: dict[str, Any] = {
         "attempt": attempt.number,
         "rank": gone.rank,
         "nodes": [gone.node_name],
@@ -395,7 +415,10 @@ def _tell_retired(
     elif gone.leaving_at is None and gone.reason != Word.SCALED_DOWN:
         kind = "job.replica_preempted" if is_preempted else "job.replica_ended"
         actor, reason = ("kueue" if is_preempted else "cluster"), gone.reason
-        message = f"Replica {gone.rank} of {job.name} on {gone.node_name} ended: {own or reason}"
+        why = describe_eviction(winner, own or reason)
+        message = f"Replica {gone.rank} of {job.name} on {gone.node_name} ended: {why}"
+        if is_preempted:
+            data["for_job"] = None if winner is None else str(winner.id)
     told = job_event(job, kind, at, actor=actor, reason=reason, message=message, data=data)
     events.record(session, told)
 

@@ -1,7 +1,7 @@
 """What is declared about the queues of a cluster, read and looked up; changes nothing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -29,7 +29,8 @@ from gpuplane.domains.queues.rules import (
     find_door,
     grants,
 )
-from gpuplane.domains.queues.rules.seen import Seen
+from gpuplane.domains.queues.rules.seen import Seen, SeenKind
+from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
 
@@ -56,18 +57,46 @@ class DeclaredQueues:
 
 
 def load_specs(session: ReadSession, cluster_id: ClusterId) -> QueueSpecs:
-    """Return everything declared about the queues of a cluster, or the default of none."""
+    """Return what is declared of the queues of a cluster, its doors as they lead there."""
     queues = repository.list_cluster_queues(session, cluster_id)
     if not queues:
         return default_specs()
     doors = repository.list_local_queues(session, cluster_id)
     tenants = identity.tenants_by_ids(session, {each.spec.tenant_id for each in doors})
     names = {key: each.name for key, each in tenants.items()}
+    seen = repository.list_seen(session, cluster_id, SeenKind.LOCAL_QUEUE) if doors else ()
+    specs = tuple(each.spec for each in queues)
     return QueueSpecs(
-        tuple(each.spec for each in queues),
+        specs,
         tuple(each.spec for each in repository.list_cohorts(session, cluster_id)),
-        tuple(local_spec(each, names) for each in doors),
+        lead_as_seen(
+            (local_spec(each, names) for each in doors), seen, {each.name for each in specs}
+        ),
     )
+
+
+def lead_as_seen(
+    doors: Iterable[LocalQueueSpec], seen: Iterable[Seen], known: Collection[str]
+) -> tuple[LocalQueueSpec, ...]:
+    """Return doors as they lead on their cluster, where that is elsewhere than declared.
+
+    Its Kueue admits by what it has, which nobody can change once it is there.
+
+    Args:
+        doors: As they are declared.
+        seen: What the cluster shows.
+        known: The ClusterQueues that may be named; a way to another stays as it is declared.
+    """
+    ways = {
+        (each.namespace, each.name): each.spec.get("clusterQueue", "")
+        for each in seen
+        if each.kind is SeenKind.LOCAL_QUEUE
+    }
+    found = []
+    for door in doors:
+        way = ways.get((namespace_of(door.tenant), door.name), "")
+        found.append(replace(door, cluster_queue=way) if way in known else door)
+    return tuple(found)
 
 
 def choose_door(

@@ -19,6 +19,7 @@ from gpuplane.domains.queues.errors import (
     QueueInUse,
 )
 from gpuplane.domains.queues.repository import Door
+from gpuplane.domains.queues.rules import cluster_queue_of, cohort_of
 from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
@@ -29,7 +30,9 @@ from gpuplane.domains.queues.service.declared import (
 from gpuplane.domains.queues.service.refusing import (
     check_door,
     check_specs,
+    refuse_conflict,
     refuse_double,
+    refuse_other_way,
     refuse_others,
     require_done,
     require_models,
@@ -74,10 +77,12 @@ def change_cluster_queue(
         QueueNotFound: If there is none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueInConflict: If the cluster has something else by others, and keeps it.
     """
     known = load_declared(session, key)
     require_own(session, known, known.cluster_queues, SeenKind.CLUSTER_QUEUE, spec.name)
     current = get_declared(known.cluster_queues, spec.name, "ClusterQueue")
+    refuse_conflict(known, SeenKind.CLUSTER_QUEUE, spec.name, spec, cluster_queue_of)
     others = tuple(each for each in known.specs().cluster_queues if each.name != spec.name)
     check_specs(known, cluster_queues=(*others, spec))
     require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
@@ -110,7 +115,7 @@ def delete_cluster_queue(
     if doors:
         raise QueueInUse(
             f"LocalQueue {doors[0]} leads to {name}.",
-            fix="Let it lead to another ClusterQueue, or delete it first.",
+            fix="Delete it first.",
         )
     users = count_users(session, known.cluster.id, name)
     if users:
@@ -163,10 +168,13 @@ def change_cohort(
         QueueNotFound: If there is none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueInConflict: If the cluster has something else by others, and keeps it.
     """
     known = load_declared(session, key)
     require_own(session, known, known.cohorts, SeenKind.COHORT, spec.name)
     current = get_declared(known.cohorts, spec.name, "Cohort")
+    if spec != current.spec:  # its members alone may be changed
+        refuse_conflict(known, SeenKind.COHORT, spec.name, spec, cohort_of)
     others = tuple(each for each in known.specs().cohorts if each.name != spec.name)
     check_specs(known, cohorts=(*others, spec))
     require_models(session, known.cluster, spec.quotas.keys() - current.spec.quotas.keys())
@@ -206,6 +214,7 @@ def create_local_queue(
     Raises:
         BadQueue: If Kueue's rules refuse it.
         QueueExists: If the tenant has one of that name on the cluster.
+        QueueLeadsElsewhere: If the cluster has one of that name that leads elsewhere.
     """
     known = load_declared(session, key)
     doubles = [each.name for each in known.local_queues if each.spec.tenant_id == door.tenant_id]
@@ -213,6 +222,7 @@ def create_local_queue(
     tenant = identity.tenants_by_ids(session, {door.tenant_id}).get(door.tenant_id)
     space = "" if tenant is None else namespace_of(tenant.name)
     refuse_others(session, known, SeenKind.LOCAL_QUEUE, name, space)
+    refuse_other_way(session, known, name, door.tenant_id, door.cluster_queue)
     check_door(session, known, name, door)
     repository.insert_local_queue(session, known.cluster.id, name, door, now)
     announce(
@@ -236,9 +246,11 @@ def change_local_queue(
         QueueNotFound: If the tenant has none of that name.
         BadQueue: If Kueue's rules refuse it.
         QueueChanged: If it is not the version that was read.
+        QueueLeadsElsewhere: If the cluster has it, leading elsewhere.
     """
     known = load_declared(session, key)
     current = get_door(known, name, door.tenant_id)
+    refuse_other_way(session, known, name, door.tenant_id, door.cluster_queue)
     check_door(session, known, name, door)
     done = repository.update_local_queue(
         session, known.cluster.id, name, door, version or current.version, now

@@ -1,10 +1,11 @@
 """What a declaration is refused for, each refusal naming the field and the fix; writes nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpuplane.core.hardware import nearest_models
+from gpuplane.core.ids import TenantId
 from gpuplane.core.quota.specs import (
     FlavorResource,
     SpecProblem,
@@ -21,6 +22,8 @@ from gpuplane.domains.queues.errors import (
     ClusterLeaves,
     QueueChanged,
     QueueExists,
+    QueueInConflict,
+    QueueLeadsElsewhere,
 )
 from gpuplane.domains.queues.repository import Declared, Door
 from gpuplane.domains.queues.rules import (
@@ -31,6 +34,7 @@ from gpuplane.domains.queues.rules import (
 from gpuplane.domains.queues.rules.seen import SeenKind
 from gpuplane.domains.queues.service.declared import DeclaredQueues, local_spec
 from gpuplane.domains.queues.service.seeing import admits_itself
+from gpuplane.domains.queues.service.showing import find_seen_door
 from gpuplane.kit.errors import FieldError
 from gpuplane.kube.kueue.queues import find_untold, find_untold_door
 
@@ -42,6 +46,8 @@ ADOPTERS = {
     SeenKind.COHORT: "cohorts",
 }
 """The command under which each kind is adopted."""
+KEPT_FOR_OTHERS = ("NotOurs", "FieldConflict")
+"""Conflicts with what others made or changed, which no other declaration would end."""
 KUEUE_FIELDS = {
     "resource_groups": "resourceGroups",
     "quotas": "resourceGroups",
@@ -195,6 +201,71 @@ def require_own(
     """Refuse to change what others made on the cluster."""
     if all(each.name != name for each in declared):
         refuse_others(session, known, kind, name)
+
+
+def refuse_conflict(
+    known: DeclaredQueues,
+    kind: SeenKind,
+    name: str,
+    spec: T,
+    read: Callable[[str, Mapping[str, Any]], T],
+) -> None:
+    """Refuse to change what the cluster would not take, because it keeps what others made of it.
+
+    To declare what the cluster has is taken: that ends the conflict.
+
+    Raises:
+        QueueInConflict: Naming what takes over and what gives up.
+    """
+    seen = next((each for each in known.seen if each.key == (str(kind), "", name)), None)
+    if seen is None or seen.conflict is None or seen.conflict.reason not in KEPT_FOR_OTHERS:
+        return
+    if "raw" not in seen.spec and read(name, seen.spec) == spec:
+        return
+    command, where = f"gpuplane {ADOPTERS[kind]}", f"{name} --cluster {known.cluster.name}"
+    raise QueueInConflict(
+        f"{kind} {name!r} is in conflict on {known.cluster.name}, so nothing was changed: "
+        f"{seen.conflict.message}",
+        field="name",
+        fix=f"Take over what the cluster has, then change it: {command} adopt {where}. Or "
+        f"undo there what others changed, or give it up here: {command} rm {where}.",
+    )
+
+
+def refuse_other_way(
+    session: ReadSession, known: DeclaredQueues, name: str, tenant_id: TenantId, cluster_queue: str
+) -> None:
+    """Refuse to lead a LocalQueue that the cluster has to another ClusterQueue.
+
+    Kueue does not let it change, so that what is declared would never be written.
+
+    Source: kubernetes-sigs/kueue v0.15.0, apis/kueue/v1beta2/localqueue_types.go (`self ==
+    oldSelf` of `spec.clusterQueue`).
+
+    Raises:
+        QueueLeadsElsewhere: Naming what opens it anew.
+    """
+    tenant = identity.tenants_by_ids(session, {tenant_id}).get(tenant_id)
+    seen = None if tenant is None else find_seen_door(known, tenant.name, name)
+    leads_to = "" if seen is None else seen.spec.get("clusterQueue", "")
+    if seen is None or tenant is None or leads_to in ("", cluster_queue):
+        return
+    where = f"{name} --cluster {known.cluster.name} --tenant {tenant.name}"
+    adopt = f"adopt it as it is: gpuplane queues adopt {where}."
+    is_declared = any(
+        (each.name, each.spec.tenant_id) == (name, tenant_id) for each in known.local_queues
+    )
+    fix = f"Delete it first: gpuplane queues rm {where}. Then declare it again."
+    if not seen.ours:
+        fix = f"Have whoever made it delete it, or {adopt}"
+    elif not is_declared:
+        fix = f"It was withdrawn: repeat this once it is gone from there. If it stays, {adopt}"
+    raise QueueLeadsElsewhere(
+        f"LocalQueue {name!r} of {tenant.name} leads to {leads_to} on {known.cluster.name}, and "
+        "Kueue does not let a LocalQueue be led elsewhere.",
+        field="clusterQueue",
+        fix=fix,
+    )
 
 
 def require_done(name: str, *, done: bool) -> None:

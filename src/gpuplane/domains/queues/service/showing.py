@@ -1,12 +1,14 @@
 """Queues as people see them: what is declared beside what the cluster shows of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from gpuplane.core.amounts import WHOLE_GPU_MILLI
 from gpuplane.core.ids import ClusterId
 from gpuplane.core.quota.flavors import ANY_FLAVOR
-from gpuplane.core.quota.specs import ClusterQueueSpec, CohortSpec, FlavorResource
+from gpuplane.core.quota.quantities import quantity_text
+from gpuplane.core.quota.specs import GPU, ClusterQueueSpec, CohortSpec, FlavorResource
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues import repository
@@ -15,10 +17,12 @@ from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_o
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
+    lead_as_seen,
     load_declared,
     load_specs,
 )
 from gpuplane.domains.queues.service.seeing import admits_itself
+from gpuplane.kube.kueue.flavors import resource_of
 from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
@@ -36,7 +40,7 @@ class Shown(Generic[T]):
         seen: The object on the cluster, None where it has none.
         on_cluster: What the cluster has where that is something else than is declared.
         standing: Where the two stand to each other.
-        warnings: What of it holds nothing yet, in sentences.
+        warnings: What of it holds nothing yet, or is owned and not there, in sentences.
     """
 
     declared: Declared[T]
@@ -116,10 +120,11 @@ def _show(
 def load_shown_specs(session: ReadSession, cluster: Cluster) -> QueueSpecs:
     """Return the queues of a cluster that admits by itself as it has them, others' among them."""
     found = load_declared(session, cluster.id)
+    queues = tuple(each.on_cluster or each.declared.spec for each in show_cluster_queues(found))
     return QueueSpecs(
-        tuple(each.on_cluster or each.declared.spec for each in show_cluster_queues(found)),
+        queues,
         tuple(each.on_cluster or each.declared.spec for each in show_cohorts(found)),
-        found.specs().local_queues,
+        lead_as_seen(found.specs().local_queues, found.seen, {each.name for each in queues}),
     )
 
 
@@ -234,6 +239,7 @@ def _warnings(
         f"there, and {effect}."
         for flavor in sorted(named & missing)
     ]
+    told += _overowned(found, named)
     laid_out = sorted(
         each.name
         for each in found.seen
@@ -245,3 +251,24 @@ def _warnings(
             "flavor as a whole: put all resources of the queue into one group."
         )
     return tuple(told)
+
+
+def _overowned(found: DeclaredQueues, flavors: Collection[str]) -> list[str]:
+    """Return of which GPU models of the cluster its queues own more than there is of them.
+
+    Nothing is wrong with it, as long as it is meant: what each owns cannot all run at once.
+    """
+    quotas = [each.spec.quotas for each in found.cluster_queues]
+    quotas += [each.spec.quotas for each in found.cohorts]
+    told = []
+    for model, (_, here) in sorted(found.cluster.gpu_shapes.items()):
+        pair = FlavorResource(model, resource_of(model))
+        owned = sum(each[pair].nominal for each in quotas if pair in each)
+        each_has = WHOLE_GPU_MILLI if pair.resource == GPU else 1
+        if model in flavors and owned > here * each_has:
+            text = quantity_text(pair.resource, owned)
+            told.append(
+                f"the queues of {found.cluster.name} own {text} {model} now, and it has {here}: "
+                "not all of what is owned can run at once."
+            )
+    return told

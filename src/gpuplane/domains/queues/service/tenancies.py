@@ -26,6 +26,7 @@ from gpuplane.domains.queues.service.declaring import (
     delete_local_queue,
 )
 from gpuplane.domains.queues.service.refusing import (
+    refuse_other_way,
     refuse_others,
 )
 from gpuplane.domains.runs import service as runs
@@ -97,6 +98,8 @@ def start_onboarding(
 
     Raises:
         BadQueue: If the cluster is none of Kubernetes, or a ClusterQueue is not there.
+        QueueExists: If a LocalQueue is there that somebody else made.
+        QueueLeadsElsewhere: If a LocalQueue is there that leads elsewhere.
     """
     cluster = _kubernetes(session, key)
     known = {each.name for each in repository.list_cluster_queues(session, cluster.id)}
@@ -137,13 +140,14 @@ def start_onboarding(
 def _refuse_taken_doors(
     session: ReadSession, cluster: Cluster, tenant_id: TenantId, openings: Sequence[Opening]
 ) -> None:
-    """Refuse LocalQueues that somebody else made, before a run is started that cannot end well."""
+    """Refuse LocalQueues that others made or that lead elsewhere, before a run cannot end well."""
     found = load_declared(session, cluster.id)
     declared = {each.name for each in found.local_queues if each.spec.tenant_id == tenant_id}
     space = namespace_of(tenant_name(session, tenant_id))
     for each in openings:
         if each.name not in declared:
             refuse_others(session, found, SeenKind.LOCAL_QUEUE, each.name, space)
+        refuse_other_way(session, found, each.name, tenant_id, each.cluster_queue)
 
 
 def start_offboarding(

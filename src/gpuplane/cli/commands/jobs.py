@@ -57,7 +57,13 @@ def _time_column(job: dict[str, Any]) -> str:
 
 
 def _reason(job: dict[str, Any]) -> str:
-    return job["reason"] if job["status"] not in ("running", "completed") else ""
+    """Return why a job stands where it stands; of a service that runs, what does not serve."""
+    if job["status"] == "running":
+        wanted = job["replicas_wanted"]
+        if wanted is None or job["replicas_ready"] >= wanted:
+            return "no replica" if wanted == 0 else ""
+        return f"{job['replicas_ready']}/{wanted} ready"
+    return "" if job["status"] == "completed" else str(job["reason"])
 
 
 def _replicas_column(job: dict[str, Any]) -> str:

@@ -228,7 +228,9 @@ def _replicas_text(job: dict[str, Any]) -> str | None:
 def _growth_text(attempt: Mapping[str, Any]) -> str | None:
     """Return why the next replica that is wanted waits, None when none does."""
     found = attempt.get("scale") or {}
-    return f"{found['reason']} — {found['message']}" if found.get("reason") else None
+    # An attempt that ends keeps what was told last; nothing is missing of it any more.
+    waits = found.get("reason") and found["missing"]
+    return f"{found['reason']} — {found['message']}" if waits else None
 
 
 @jobs.command()

@@ -237,14 +237,14 @@ def _growth_text(attempt: Mapping[str, Any]) -> str | None:
 @click.argument("job")
 @output_option
 def attempts(job: str, output: Output) -> None:
-    """List a job's attempts."""
+    """List a job's attempts: of a service with all nodes it was on, and GPUs it held at most."""
     client = Client()
     found = client.get(f"/jobs/{find_job(client, job)['id']}/attempts")["items"]
     columns = (
         Column("NO", lambda row: row["number"], right=True),
         Column("STATE", lambda row: row["state"], status=True),
-        Column("NODES", lambda row: sorted({each["node"] for each in row["replicas"]})),
-        Column("GPUS", lambda row: sum(len(each["gpu_ids"]) for each in row["replicas"])),
+        Column("NODES", lambda row: row["nodes"]),
+        Column("GPUS", lambda row: row["most_gpus"]),
         Column("STARTED", lambda row: clock_text(row["started_at"])),
         Column("RAN", lambda row: _ran(row), right=True),
         Column("EXIT", lambda row: row["exit_code"], right=True),

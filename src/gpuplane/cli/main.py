@@ -54,12 +54,9 @@ def _open_what_was_closed() -> None:
     What reads finds nothing, so nobody can be asked; what writes is not read. In the order of
     their descriptors: each open takes the lowest that is free, and no socket may become one.
     """
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - for as long as the process lives
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - for as long as the process lives
 
 
 def _print_help(text: str, *, to_error: bool) -> None:

@@ -57,8 +57,11 @@ def answer_of(request: Request, error: ProductError) -> JSONResponse:
 
 async def _product(request: Request, error: Exception) -> JSONResponse:
     found = cast("ProductError", error)
-    if found.status >= 500 or found.__cause__ is not None:
+    if found.status >= 500:
         log.info("answered %d %s", found.status, found.code, exc_info=found.__cause__)
+    elif found.__cause__ is not None:  # refused as it should be: what led to it is no fault of ours
+        cause = type(found.__cause__).__name__
+        log.info("answered %d %s because of %s", found.status, found.code, cause)
     if isinstance(found, Forbidden):
         await _trace(request, found)
     return answer_of(request, found)

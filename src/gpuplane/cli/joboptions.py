@@ -101,8 +101,11 @@ def _what() -> list[JobOption]:
           help="Named volume at a path."),
         o(WHAT, "spec.artifacts", "--artifact", "artifacts", multiple=True,
           help="Path to keep after the end."),
-        o(WHAT, "spec.port", "--port", type=int, help="Port a service listens on; 0 chooses one."),
-        o(WHAT, "spec.health.path", "--health-path", help="HTTP path that says ready."),
+        o(WHAT, "spec.port", "--port", type=int,
+          help="Port a service listens on; 0 chooses one. On Kubernetes it is 8080 unless named, "
+          "and a replica is ready once it takes connections there."),
+        o(WHAT, "spec.health.path", "--health-path",
+          help="HTTP path that says ready."),
         o(WHAT, "spec.health.port", "--health-port", type=int, help="Its port, if another."),
         o(WHAT, "spec.health.interval_s", "--health-interval", type=float, help="Seconds."),
         o(WHAT, "spec.health.timeout_s", "--health-timeout", type=float, help="Seconds."),

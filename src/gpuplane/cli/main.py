@@ -40,14 +40,23 @@ def main(extra: Mapping[str, Entry] | None = None, arguments: Sequence[str] | No
         extra: Commands of other parts by name.
         arguments: What was written after `gpuplane`; the process's own unless told.
     """
-    if sys.stdin is None:
-        # Closed by whoever started us (`<&-`): what reads it finds nothing, nobody can be asked.
-        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - for as long as the process lives
+    _open_what_was_closed()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["--help"], ["-h"]) and COMPLETE not in os.environ:
         _print_help(help_text(commands_with(extra or {})), to_error=not words)
         sys.exit(0 if words else 2)
     _run(extra, words)
+
+
+def _open_what_was_closed() -> None:
+    """Open nothing in place of the streams that whoever started us closed, as with `>&-`.
+
+    What reads finds nothing, so nobody can be asked; what writes is not read. In the order of
+    their descriptors: each open takes the lowest that is free, and no socket may become one.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - for as long as the process lives
 
 
 def _print_help(text: str, *, to_error: bool) -> None:

@@ -29,9 +29,14 @@ NOT_SETTINGS = frozenset(
         "GPUPLANE_DATA",
         "GPUPLANE_FAILPOINTS",
         "GPUPLANE_FAILPOINT_TRACE",
+        "GPUPLANE_RIG",
+        "GPUPLANE_RIG_CACHE",
+        "GPUPLANE_RIG_POD",
+        "GPUPLANE_PUBLISHED_CHARTS",
+        "GPUPLANE_WALK",
     }
 )
-"""Variables of the client and of tests, which may stand in the same environment."""
+"""Variables of the client, the rig and tests: whoever exported them may start a control plane."""
 JOB_PREFIXES = (
     "GPUPLANE_JOB_",
     "GPUPLANE_ATTEMPT",

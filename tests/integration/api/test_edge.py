@@ -230,6 +230,17 @@ async def test_a_failure_of_ours_says_nothing_private(
     assert "hunter2" in caplog.text  # with its traceback, for the operator
 
 
+async def test_a_refusal_with_a_cause_is_logged_without_a_traceback(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gpuplane.api")
+    answers = [await server.http.post("/api/v1/tenants", json={"name": "twice"}) for _ in range(2)]
+    assert answers[1].json()["code"] == "name_taken"
+    [told] = [each for each in caplog.records if "name_taken" in each.getMessage()]
+    assert told.getMessage() == "answered 409 name_taken because of IntegrityError"
+    assert told.exc_info is None
+
+
 async def test_a_trace_context_is_taken_over_and_a_damaged_one_is_dropped(
     things: Server,
 ) -> None:

@@ -177,6 +177,8 @@ async def test_a_service_scaled_to_zero_runs_on_costs_nothing_and_grows_again(wo
     found = await world.job(job["id"])
     assert (found["status"], found["current_attempt"]["replicas"]) == ("running", [])
     assert (found["replicas_wanted"], found["actual_cost"]) == (0, cost)
+    [attempt] = (await world.ask("GET", f"/jobs/{job['id']}/attempts"))["items"]
+    assert (attempt["replicas"], attempt["most_gpus"], len(attempt["nodes"])) == ([], 1, 1)
     assert await _held(world) == []
     assert await _faults(world) == []
     await _scale(world, job, 2)

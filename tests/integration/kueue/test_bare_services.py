@@ -16,7 +16,7 @@ from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.nodes import service as nodes
 from gpuplane.loops.kueue.replicas import BARE_MS
 from gpuplane.loops.kueue.workloads import find_age, follow, instant_text
-from tests.integration.jobs.offers import faults, held, take_in
+from tests.integration.jobs.offers import faults, held, offered, settle, take_in
 from tests.integration.kueue.conftest import Kueue
 from tests.integration.kueue.stored import Stored
 from tests.integration.kueue.test_services import (
@@ -236,3 +236,23 @@ async def test_who_asked_for_another_number_is_told(
     assert told["actor"] == actor
     assert told["data"].get("by") == ("kubectl" if by == "kubectl" else None)
     assert told["message"].endswith(said)
+
+
+async def test_a_service_cancelled_before_it_was_ready_is_not_told_to_have_run(
+    kueue: Kueue,
+) -> None:
+    world = kueue.world
+    job, offer = await offered(world, job_type="service", replicas={"count": 1})
+    silent = pod(offer, 0, started_at=now_of(kueue), ready=False)
+    await settle(world, silent)
+    await take_in(world, silent)
+    why = await world.ask("GET", f"/jobs/{job['id']}/why")
+    assert why["sentence"] == "0 of 1 replicas are ready: nothing answers at its port."
+    await world.ask("DELETE", f"/jobs/{job['id']}")
+    world.server.clock.advance(30)
+    ended = over(kueue, offer, 0, str(Word.CANCELLED), started_at=silent.started_at, exit_code=143)
+    await take_in(world, ended)
+    shown = await world.job(job["id"])
+    assert (shown["status"], shown["actual_start"]) == ("cancelled", None)
+    assert "job.running" not in await world.kinds(job["id"])
+    assert await faults(world) == []

@@ -130,7 +130,7 @@ def test_a_join_script_is_printed_as_it_was_reviewed(offline: CommandLine) -> No
 REFUSED = [
     (("plan", "-f", EKS), 4, "There is no no-such-binary on this machine."),
     (("plan", "-f", str(EXAMPLES / "k3s.yaml")), 4, "join-script"),
-    (("plan", "-f", "nothing.yaml"), 2, "cannot be read"),
+    (("plan", "-f", "nothing.yaml"), 2, "There is no file nothing.yaml."),
     (("plan",), 2, "-f FILE"),
     (("provision",), 2, "NAME of a planned cluster or -f FILE"),
     (("provision", "nobody"), 3, "Plan again"),
@@ -139,7 +139,7 @@ REFUSED = [
     (("kubeconfig", "nobody"), 3, "clusters provisioned"),
     (("access", "nobody"), 3, "clusters provisioned"),
     (("access",), 2, "either the NAME of a cluster made from here or --kubeconfig"),
-    (("access", "--kubeconfig", "nothing"), 2, "cannot be read"),
+    (("access", "--kubeconfig", "nothing"), 2, "There is no file nothing."),
     (("register", "x"), 2, "either --kubeconfig FILE or --provisioned"),
     (("register", "x", "--kubeconfig", "f", "--provisioned"), 2, "either --kubeconfig"),
     (("register", "x", "--kubeconfig", "f", "--for-addons"), 2, "--provisioned"),

@@ -235,6 +235,10 @@ async def test_a_tenant_sees_its_own_queues_and_changes_none(world: World) -> No
     eve = world.server.client(token)
     seen = (await eve.get("/api/v1/clusters/sim/queues")).json()
     assert [each["name"] for each in seen["items"]] == ["theirs"]
+    events = (await eve.get("/api/v1/events?kind=queue.created")).json()["items"]
+    assert ["the local queue theirs of other on sim." in each["message"] for each in events] == [
+        True
+    ]
     answer = await eve.post("/api/v1/clusters/sim/quotas", json={"name": "mine"})
     assert answer.status_code == 403
 

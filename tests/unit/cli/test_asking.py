@@ -13,6 +13,7 @@ import gpuplane.cli
 from gpuplane.cli.asking import confirm, confirm_by_name
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.main import main
+from gpuplane.cli.output import Column, Output, show_rows
 
 SOURCE = Path(gpuplane.cli.__file__).parent
 
@@ -67,6 +68,17 @@ def test_standard_input_that_is_closed_reads_as_empty(monkeypatch: pytest.Monkey
         main(arguments=["--help"])
     with sys.stdin as stdin:
         assert (stdin.isatty(), stdin.read()) == (False, "")
+
+
+def test_output_that_is_closed_is_written_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments=["ps", "--no-such-option"])
+    assert ended.value.code == Exit.USAGE
+    with sys.stdout as stdout, sys.stderr as stderr:
+        show_rows([{"name": "lab"}], [Column("NAME", lambda row: row["name"])], Output.TABLE)
+        assert (stdout.isatty(), stderr.isatty()) == (False, False)
 
 
 def test_every_question_is_asked_in_one_place() -> None:

@@ -67,6 +67,25 @@ def a_service(state: str, status: str = "running") -> dict[str, Any]:
             "outputs": outputs}  # fmt: skip
 
 
+def test_a_service_that_runs_and_does_not_serve_says_so_in_the_table() -> None:
+    column = next(each for each in COLUMNS if each.title == "REASON")
+    job = {"status": "running", "reason": "", "replicas_wanted": 2, "replicas_ready": 0}
+    assert column.value(job) == "0/2 ready"
+    assert column.value({**job, "replicas_ready": 2}) == ""
+    assert column.value({**job, "replicas_wanted": 0}) == "no replica"
+    assert column.value({**job, "replicas_wanted": None, "replicas_ready": None}) == ""
+
+
+def test_no_next_replica_waits_of_a_service_that_is_over() -> None:
+    job = a_service("running")
+    told = {"reason": "WaitingForAdmission", "message": "no quota", "missing": 1}
+    job["current_attempt"]["scale"] = told
+    assert dict(_fields(job))["next replica"] == "WaitingForAdmission — no quota"
+    job |= {"status": "cancelled", "current_attempt": {**job["current_attempt"], "state": "ended",
+            "scale": {**told, "missing": 0}}}  # fmt: skip
+    assert dict(_fields(job))["next replica"] is None
+
+
 def test_where_a_job_is_reached_is_shown_once_and_only_of_what_runs_now() -> None:
     shown = dict(_fields(a_service("running")))
     assert (shown["nodes"], shown["url"]) == (["l4-1", "l4-2"], ["http://svc:80"])

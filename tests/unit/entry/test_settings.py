@@ -44,6 +44,15 @@ def test_variables_of_the_client_and_of_jobs_are_left_alone() -> None:
     assert loaded.port == 7070
 
 
+def test_variables_of_the_rig_and_of_tests_are_left_alone() -> None:
+    told = (ROOT / "docs/operations/rig.md").read_text(encoding="utf-8")
+    variables = {*re.findall(r"GPUPLANE_[A-Z_]+", told), "GPUPLANE_WALK", "GPUPLANE_DATA"}
+    assert {"GPUPLANE_RIG", "GPUPLANE_RIG_CACHE", "GPUPLANE_PUBLISHED_CHARTS"} <= variables
+    assert load_settings(dict.fromkeys(variables, "/tmp/x")) == load_settings({})
+    with pytest.raises(SettingsError, match="GPUPLANE_RIGG is no setting"):
+        load_settings({"GPUPLANE_RIGG": "/tmp/x"})
+
+
 def test_a_value_of_the_wrong_kind_names_the_variable_and_what_was_expected() -> None:
     with pytest.raises(SettingsError, match="GPUPLANE_PORT='many' is not a whole number"):
         load_settings({"GPUPLANE_PORT": "many"})

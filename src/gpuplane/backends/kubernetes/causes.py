@@ -82,6 +82,18 @@ def why_waiting(pod: Pod) -> str:
     return ""
 
 
+def why_unready(container: Container) -> str:
+    """Return which probe of a container that runs does not succeed; empty when it is ready.
+
+    What the probe found is an event of the kubelet's, which the pod does not show.
+    """
+    if container.ready:
+        return ""
+    if container.started is False:
+        return "its startup probe has not succeeded yet"
+    return "its readiness probe fails"
+
+
 def why_ended(
     pod: Pod, node_conditions: Sequence[Condition], node_annotations: Mapping[str, str]
 ) -> Cause:

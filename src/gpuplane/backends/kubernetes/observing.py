@@ -115,6 +115,8 @@ def _live(sight: Sight, rank: int, pod: Pod | None) -> ReplicaObservation:
     if has_url:
         url, message = sight.route[0] or url, message or sight.route[1]
     ready = container.ready if container is not None and record.port is not None else None
+    if container is not None and has_url:
+        message = message or causes.why_unready(container)
     if record.is_release:
         message = message or _trouble_of_others(sight, pod)
         ready = all(is_well(each) for each in pods_there(sight))

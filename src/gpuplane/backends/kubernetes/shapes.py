@@ -82,6 +82,8 @@ class Container(msgspec.Struct, rename="camel"):
 
     name: str = ""
     ready: bool = False
+    started: bool | None = None
+    """Whether its startup probe succeeded; None of a kubelet that does not say."""
     restart_count: int = 0
     state: State = msgspec.field(default_factory=State)
     last_state: State = msgspec.field(default_factory=State)

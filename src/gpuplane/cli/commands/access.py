@@ -5,14 +5,13 @@ nothing of the administrator's.
 """
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuplane.cli.commands.provisioning import TO, binary_options, hand_out, kubeconfig_of_made
 from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.files import read_named
 
 if TYPE_CHECKING:
     from gpuplane.kube.connections import Connection
@@ -37,10 +36,7 @@ def read_kubeconfig_text(path: str) -> str:
     Raises:
         CliError: If it cannot be read, is empty or too long.
     """
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
+    text = read_named(path)
     if not text.strip():
         where = "standard input" if path == "-" else path
         raise CliError(

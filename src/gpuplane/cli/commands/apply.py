@@ -10,6 +10,7 @@ import click
 from gpuplane.cli.asking import confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.files import unreadable
 from gpuplane.cli.kinds.changes import Action, Change, narrowed, texts_of
 from gpuplane.cli.kinds.jobs import check_after, plan_job
 from gpuplane.cli.kinds.money import plan_price, plan_reservation
@@ -185,7 +186,7 @@ def _read(file: str) -> list[Document]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from error
+        raise unreadable(file, error) from error
     return read_documents(_text(data, file), file, path.resolve().parent, kinds)
 
 
@@ -193,7 +194,7 @@ def _text(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CliError(f"{source} is not UTF-8 at byte {error.start}.", code=Exit.USAGE) from error
+        raise unreadable(source, error) from error
 
 
 def _show(changes: Sequence[Change]) -> None:

@@ -59,7 +59,13 @@ def _time_column(job: dict[str, Any]) -> str:
 
 
 def _reason(job: dict[str, Any]) -> str:
-    return job["reason"] if job["status"] not in ("running", "completed") else ""
+    """Return why a job stands where it stands; of a service that runs, what does not serve."""
+    if job["status"] == "running":
+        wanted = job["replicas_wanted"]
+        if wanted is None or job["replicas_ready"] >= wanted:
+            return "no replica" if wanted == 0 else ""
+        return f"{job['replicas_ready']}/{wanted} ready"
+    return "" if job["status"] == "completed" else str(job["reason"])
 
 
 def _replicas_column(job: dict[str, Any]) -> str:
@@ -228,21 +234,23 @@ def _replicas_text(job: dict[str, Any]) -> str | None:
 def _growth_text(attempt: Mapping[str, Any]) -> str | None:
     """Return why the next replica that is wanted waits, None when none does."""
     found = attempt.get("scale") or {}
-    return f"{found['reason']} — {found['message']}" if found.get("reason") else None
+    # An attempt that ends keeps what was told last; nothing is missing of it any more.
+    waits = found.get("reason") and found["missing"]
+    return f"{found['reason']} — {found['message']}" if waits else None
 
 
 @jobs.command()
 @click.argument("job")
 @output_option
 def attempts(job: str, output: Output) -> None:
-    """List a job's attempts."""
+    """List a job's attempts: of a service with all nodes it was on, and GPUs it held at most."""
     client = Client()
     found = client.get(f"/jobs/{find_job(client, job)['id']}/attempts")["items"]
     columns = (
         Column("NO", lambda row: row["number"], right=True),
         Column("STATE", lambda row: row["state"], status=True),
-        Column("NODES", lambda row: sorted({each["node"] for each in row["replicas"]})),
-        Column("GPUS", lambda row: sum(len(each["gpu_ids"]) for each in row["replicas"])),
+        Column("NODES", lambda row: row["nodes"]),
+        Column("GPUS", lambda row: row["most_gpus"]),
         Column("STARTED", lambda row: clock_text(row["started_at"])),
         Column("RAN", lambda row: _ran(row), right=True),
         Column("EXIT", lambda row: row["exit_code"], right=True),

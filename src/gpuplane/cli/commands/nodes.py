@@ -192,9 +192,12 @@ def uncordon(node: str, cluster: str | None) -> None:
     type=DURATION,
     default=DRAIN_WAIT_S,
     show_default="5m",
-    help="How long work gets to write a checkpoint or end before it is moved.",
+    help="How long training and batch work gets to write a checkpoint or end before it is moved.",
 )
 def drain(node: str, cluster: str | None, wait_s: int) -> None:
-    """Cordon a node, ask its work for checkpoints, and move it elsewhere."""
+    """Cordon a node, ask its work for checkpoints, and move it elsewhere.
+
+    Services without checkpoints move at once.
+    """
     found = _do(node, cluster, "drain", {"wait_s": wait_s})
     click.echo(f"{found['name']} drains; its work is moved within {found['drain_wait_s']} s")

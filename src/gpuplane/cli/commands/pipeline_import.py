@@ -3,7 +3,6 @@
 The translation happens here, without a server; only saving what came out asks one.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.files import read_named, unwritable
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_rows
 from gpuplane.core.imports.importing import import_documents
 from gpuplane.core.imports.kfp.spec import is_kubeflow
@@ -103,10 +103,7 @@ def _documents(path: str) -> list[Any]:
     Raises:
         CliError: If it cannot be read.
     """
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
+    text = read_named(path)
     try:
         return load_documents(text)
     except UnreadableYaml as error:
@@ -174,5 +171,5 @@ def _write(document: dict[str, Any], path: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CliError(f"{path} cannot be written: {error}.", code=Exit.USAGE) from error
+        raise unwritable(path, error) from error
     note(f"{path} written")

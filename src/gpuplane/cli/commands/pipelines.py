@@ -1,7 +1,6 @@
 """Pipelines: saved, run with a drawing of their steps, compared, rolled back, exported."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.commands.pipeline_import import import_pipeline
 from gpuplane.cli.commands.pipeline_steering import COMMANDS, find_run
 from gpuplane.cli.errors import ApiError, CliError, Exit
+from gpuplane.cli.files import read_named
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import find_exactly
 from gpuplane.cli.output import Column, Output, note, output_option, show_data, show_one, show_rows
@@ -45,10 +45,7 @@ def read_file(path: str) -> list[dict[str, Any]]:
     Raises:
         CliError: If it cannot be read or holds something else.
     """
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} cannot be read: {error}.", code=Exit.USAGE) from error
+    text = read_named(path)
     if len(text) > MAX_BYTES:
         raise CliError(f"{path} is longer than {MAX_BYTES} bytes.", code=Exit.USAGE)
     try:

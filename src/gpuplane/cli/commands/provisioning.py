@@ -6,16 +6,15 @@ cloud and keeps its sealed state in the home; asks no server. Registering what w
 """
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuplane.cli.asking import confirm, confirm_by_name
 from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.files import read_named, unwritable
 from gpuplane.cli.output import Column, Output, note, output_option, paint, show_data, show_rows
 from gpuplane.cli.parameters import DURATION
 from gpuplane.cli.settings import home_of
@@ -269,9 +268,7 @@ def hand_out(text: str, target: str | None) -> None:
     try:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise CliError(
-            f"{target} cannot be written: {error.strerror}.", field="--to", code=Exit.USAGE
-        ) from error
+        raise unwritable(target, error, field="--to") from error
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -344,12 +341,7 @@ def _token_of(path: str) -> str:
     Raises:
         CliError: If there is none.
     """
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(
-            f"{path} cannot be read: {error}.", field="--token-file", code=Exit.USAGE
-        ) from error
+    text = read_named(path, field="--token-file")
     if len(text.split()) != 1:
         raise CliError(
             "It does not hold one token.", field="--token-file", code=Exit.USAGE,
@@ -368,12 +360,12 @@ def _read_spec(path: str | None) -> "ClusterSpec":
 
     if path is None:
         raise click.UsageError("Give the specification: -f FILE.")
+    text = read_named(path)
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text()
         if len(text) > MAX_BYTES:
             raise UnreadableYaml(f"It is longer than {MAX_BYTES} characters.")
         documents = load_documents(text)
-    except (OSError, UnicodeDecodeError, UnreadableYaml) as error:
+    except UnreadableYaml as error:
         raise CliError(f"{path} cannot be read: {error}", code=Exit.USAGE) from error
     if len(documents) != 1:
         raise CliError(

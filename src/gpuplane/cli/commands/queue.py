@@ -133,7 +133,7 @@ def _forecast(client: Client, jobs: list[dict[str, Any]]) -> None:
     """Fill in the expected starts; a job that named no cluster may be told of by any of them."""
     names = {job["cluster"] for job in jobs if job["cluster"]}
     if any(not job["cluster"] for job in jobs):
-        names |= {each["name"] for each in client.items("/clusters")}
+        names |= {each["name"] for each in client.rows("/clusters")}
     window = {"since": now().isoformat(), "until": (now() + AHEAD).isoformat()}
     for cluster in sorted(names):
         rows = client.get(f"/clusters/{segment(cluster)}/schedule", **window)["rows"]

@@ -153,6 +153,23 @@ def test_what_waits_says_why_in_the_clusters_words(pod: Pod, said: str) -> None:
     assert (seen.phase, seen.message) == (Phase.STARTING, said)
 
 
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [(False, "its startup probe has not succeeded yet"), (True, "its readiness probe fails")],
+)
+def test_a_replica_of_a_service_that_is_not_ready_says_which_probe(
+    started: bool, said: str
+) -> None:
+    pod = a_pod(state=running())
+    [status] = pod.status.container_statuses
+    status.ready, status.started = False, started
+    [seen] = observe_attempt(a_sight(pod, record=a_record(port=8080)))
+    assert (seen.phase, seen.ready, seen.message) == (Phase.RUNNING, False, said)
+    status.ready = True
+    [seen] = observe_attempt(a_sight(pod, record=a_record(port=8080)))
+    assert (seen.ready, seen.message) == (True, "")
+
+
 def test_a_pod_on_a_node_that_does_not_report_cannot_be_reached() -> None:
     [seen] = observe_attempt(a_sight(a_pod(state=running()), node=NodeState(ready=False)))
     assert seen.phase is Phase.UNREACHABLE

@@ -11,6 +11,7 @@ from gpuplane.core.workloads import (
     BudgetAction,
     CheckpointConfig,
     DeadlineAction,
+    JobType,
     TimeWindow,
     WindowEnd,
 )
@@ -150,6 +151,16 @@ def test_a_job_without_checkpoints_is_moved_when_the_wait_is_over() -> None:
     moved = judge_move(job, NOW, NOW + 1000, NOW + 1000)
     assert moved is not None
     assert moved.deed is Deed.STOP_WINDOW
+
+
+def test_a_service_without_checkpoints_has_nothing_to_wait_for() -> None:
+    moved = judge_move(a_running_job(job_type=JobType.SERVICE), NOW, NOW + 1000, NOW)
+    assert moved is not None
+    assert moved.deed is Deed.STOP_WINDOW
+    writes = a_running_job(job_type=JobType.SERVICE, checkpoint=CheckpointConfig())
+    asked = judge_move(writes, NOW, NOW + 1000, NOW)
+    assert asked is not None
+    assert asked.deed is Deed.ASK_CHECKPOINT
 
 
 def test_a_later_request_for_a_checkpoint_takes_the_place_of_the_earlier_one() -> None:

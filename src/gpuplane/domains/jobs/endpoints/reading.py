@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from gpuplane.backends.capabilities import Executes, FetchesArtifacts
 from gpuplane.backends.interface import BackendError
 from gpuplane.db.calls import CallDep
+from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.jobs import service
 from gpuplane.domains.jobs.endpoints.parts import able, audit, find_backend, ref_of
 from gpuplane.domains.jobs.endpoints.shaping import attempt_body, manifest_body
@@ -17,6 +18,7 @@ from gpuplane.domains.jobs.errors import LogsGone
 from gpuplane.domains.jobs.schemas import (
     ArtifactOut,
     ArtifactsOut,
+    AttemptRowOut,
     AttemptsOut,
     CheckpointOut,
     CheckpointsOut,
@@ -26,7 +28,7 @@ from gpuplane.domains.jobs.schemas import (
     ManifestOut,
 )
 from gpuplane.domains.jobs.service import Attempt, Event
-from gpuplane.kit.access import Permission, requires
+from gpuplane.kit.access import Permission, Principal, requires
 from gpuplane.kit.bodies import Cursor, Limit, PageOut, page_request
 from gpuplane.kit.errors import NotFound, ProductError, Unprocessable
 from gpuplane.kit.pagination import DEFAULT_LIMIT
@@ -41,8 +43,18 @@ ARTIFACT_BYTES = 1 << 20
 @requires(Permission.JOB_READ)
 async def list_attempts(call: CallDep, job_id: UUID) -> AttemptsOut:
     """List a job's attempts with their replicas, first to last."""
-    _, attempts = await call.read(lambda s: service.list_attempts(s, call.principal, job_id))
-    return AttemptsOut.model_construct(items=[attempt_body(each) for each in attempts])
+    return await call.read(lambda s: _attempts_body(s, call.principal, job_id))
+
+
+def _attempts_body(session: ReadSession, principal: Principal, job_id: UUID) -> AttemptsOut:
+    job, attempts = service.list_attempts(session, principal, job_id)
+    held = service.list_held(session, job, attempts)
+    rows = []
+    for each in attempts:
+        most, nodes = held[each.id]
+        body = dict(attempt_body(each))
+        rows.append(AttemptRowOut.checked(**body, most_gpus=most, nodes=list(nodes)))
+    return AttemptsOut.model_construct(items=rows)
 
 
 @router.get("/jobs/{job_id}/events")

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from gpuplane.core.lifecycle.jobs import HOLDING, TERMINAL, Condition, JobStatus
 from gpuplane.core.scheduling.windows import WITHOUT_END, find_current_window
-from gpuplane.core.workloads import BudgetAction, DeadlineAction, WindowEnd
+from gpuplane.core.workloads import BudgetAction, DeadlineAction, JobType, WindowEnd
 from gpuplane.domains.jobs.rules.uptime import look_instant
 from gpuplane.domains.jobs.rules.values import Attempt, Job
 
@@ -155,6 +155,9 @@ def _judge_window(job: Job, now: int) -> Due | None:
 def judge_move(job: Job, asked_for: int, wait_until: int, now: int) -> Due | None:
     """Return the next step of moving a job away with a checkpoint: ask, wait, stop.
 
+    Training and batch work without checkpoints may end while it is waited; a service never ends,
+    so one without checkpoints has nothing to wait for.
+
     Args:
         job: The running job.
         asked_for: The instant the move is for: the end of a window or the start of a drain.
@@ -167,7 +170,8 @@ def judge_move(job: Job, asked_for: int, wait_until: int, now: int) -> Due | Non
     if now >= wait_until:
         return Due(Deed.STOP_WINDOW, asked_for)
     if not writes_checkpoints(job):
-        return None
+        is_endless = job.spec.job_type is JobType.SERVICE
+        return Due(Deed.STOP_WINDOW, asked_for) if is_endless else None
     if f"{ASKED}{asked_for}" not in job.warned:
         return Due(Deed.ASK_CHECKPOINT, asked_for)
     if job.last_checkpoint_at is not None and job.last_checkpoint_at >= asked_for:

@@ -185,3 +185,21 @@ def sum_usage(replicas: Sequence[Replica]) -> Usage:
             key = flavor, resource
             found[key] = found.get(key, 0) + amount
     return tuple((*key, amount) for key, amount in sorted(found.items()))
+
+
+def count_most(spans: Iterable[tuple[int, int | None]]) -> int:
+    """Return how many of these lasted at one time at most.
+
+    Args:
+        spans: (beginning, end) of each, None where it lasts; what ends leaves room for what begins.
+    """
+    steps: list[tuple[int, int]] = []
+    for begin, end in spans:
+        steps.append((begin, 1))
+        if end is not None:
+            steps.append((end, -1))
+    most = now = 0
+    for _, change in sorted(steps):
+        now += change
+        most = max(most, now)
+    return most

@@ -135,6 +135,15 @@ class AttemptOut(Body):
     replicas: list[ReplicaOut]
 
 
+class AttemptRowOut(AttemptOut):
+    """One try of a job, with what it held in all its time: replicas of a service come and go."""
+
+    most_gpus: int
+    """GPUs that it held at most at one time."""
+    nodes: list[str]
+    """Nodes on which it held anything."""
+
+
 class ArrayOut(Body):
     """The array a job belongs to."""
 
@@ -373,7 +382,7 @@ class CheckpointsOut(Body):
 class AttemptsOut(Body):
     """The attempts of a job, first to last."""
 
-    items: list[AttemptOut]
+    items: list[AttemptRowOut]
 
 
 class ArtifactOut(Body):

@@ -25,6 +25,7 @@ from gpuplane.domains.jobs.rules.fixes import (
     describe_waking,
 )
 from gpuplane.domains.jobs.rules.scaling import count_missing
+from gpuplane.domains.jobs.rules.serving import Serving, describe_serving
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.nodes import service as nodes
@@ -107,6 +108,7 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
     reason = job.reason
     sentence = job.status_message or describe_standing(job.status, job.condition)
     explanation: tuple[str, ...] = ()
+    serving = Serving()
     if job.current_attempt_id is not None:
         attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
         if attempt is not None and attempt.explanation is not None:
@@ -117,7 +119,12 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             # Why it was placed is told below; here, what it waits for since.
             told = (each.message for each in attempt.replicas if each.message)
             sentence = next(told, sentence)
+        serving = Serving() if attempt is None or job.reason else describe_serving(job, attempt)
+        if serving.sentence:  # what serves nobody comes before why there is not more of it
+            explanation = (sentence, *explanation) if reason else explanation
+            sentence = serving.sentence
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
+    fix = serving.fix or fix
     if reason == Word.OFFERED:
         dead = _find_dead_workers(session, job)
         fix = _find_mending(session, job) or dead.fix or fix

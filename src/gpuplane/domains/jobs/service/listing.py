@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
-from gpuplane.core.ids import ClusterId, JobId, ProjectId, TenantId, UserId
+from gpuplane.core.ids import AttemptId, ClusterId, JobId, ProjectId, TenantId, UserId
 from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.billing import service as billing
@@ -16,15 +17,25 @@ from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import listing
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
+from gpuplane.domains.jobs.rules.scaling import count_most
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.jobs.service.submission import Submission
 from gpuplane.domains.jobs.service.submitting import Submitted
+from gpuplane.domains.nodes import service as nodes
+from gpuplane.domains.placements import service as placements
 from gpuplane.kit.access import Permission, Principal
 from gpuplane.kit.pagination import Page, PageRequest
 
 SORT_NEWEST = "-created_at"
 SORTS = ("created_at", "-created_at", "name", "-name")
+
+
+class Held(NamedTuple):
+    """What an attempt held: GPUs at most at one time, and the nodes that it was ever on."""
+
+    most_gpus: int
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,22 @@ def list_attempts(
     """Return a job with its attempts, first to last."""
     job = get_job(session, principal, job_id)
     return job, tuple(attempts_repository.list_attempts(session, job.id))
+
+
+def list_held(session: ReadSession, job: Job, attempts: Sequence[Attempt]) -> dict[AttemptId, Held]:
+    """Return what each of a job's attempts held in all its time, also by replicas that left."""
+    rows = placements.list_for_jobs(session, [job.id])
+    names = {each.node_id: each.node_name for one in attempts for each in one.replicas}
+    left = {row.cluster_id for row in rows if row.node_id not in names}
+    for cluster_id in left:
+        names |= {each.id: each.name for each in nodes.list_nodes(session, cluster_id)}
+    found = {}
+    for attempt in attempts:
+        own = [row for row in rows if row.attempt_id == attempt.id]
+        spans = [(row.from_at, row.to_at) for row in own if row.gpu_id is not None]
+        where = {names[row.node_id] for row in own if row.node_id in names}
+        found[attempt.id] = Held(count_most(spans), tuple(sorted(where)))
+    return found
 
 
 def list_checkpoints(

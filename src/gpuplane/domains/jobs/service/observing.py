@@ -10,6 +10,7 @@ from gpuplane.core.ids import AttemptId, ClusterId, JobId
 from gpuplane.core.lifecycle.jobs import Condition, JobStatus, StopIntent
 from gpuplane.core.prediction.durations import expected_s
 from gpuplane.core.reasons import Word
+from gpuplane.core.workloads import JobType
 from gpuplane.db.sessions import ReadSession, WriteSession
 from gpuplane.domains.events import service as events
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
@@ -376,7 +377,7 @@ def _move_on(
     if verdict.standing is Standing.OVER:
         ends = [replica.ended_at for replica in replicas if replica.ended_at is not None]
         ended = min(now, max(ends, default=now))
-        if job.actual_start is None and any(r.started_at for r in replicas):
+        if _has_run_unseen(job, attempt, replicas):
             job, attempt = _note_running(session, job, attempt, replicas, now, tell=False)
         finish_attempt(session, job, attempt, verdict, chance(), ended)
         return 1
@@ -396,6 +397,17 @@ def _move_on(
         _note_running(session, job, attempt, replicas, now, tell=True)
         return 1
     return 0
+
+
+def _has_run_unseen(job: Job, attempt: Attempt, replicas: Sequence[Replica]) -> bool:
+    """Return whether what is over has run between two looks.
+
+    A service runs once it is ready: one that was stopped before it was never ran, whatever its
+    processes did.
+    """
+    if job.actual_start is not None or not any(each.started_at for each in replicas):
+        return False
+    return job.job_type is not JobType.SERVICE or attempt.state != "stopping"
 
 
 def _note_running(

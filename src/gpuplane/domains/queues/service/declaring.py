@@ -315,6 +315,9 @@ def announce(
 ) -> None:
     """Tell of a change of what is declared, and wake who acts on it."""
     verb = event.partition(".")[2]
+    owners = () if tenant_id is None else identity.tenants_by_ids(session, {tenant_id}).values()
+    whose = "".join(f" of {each.name}" for each in owners)
+    noun = kind.replace("_", " ")
     events.record(
         session,
         NewEvent(
@@ -325,7 +328,7 @@ def announce(
             subject_kind=kind,
             subject_id=name,
             actor=actor,
-            message=f"{actor} {verb} the {kind.replace('_', ' ')} {name} on {cluster.name}.",
+            message=f"{actor} {verb} the {noun} {name}{whose} on {cluster.name}.",
             audit=True,
         ),
     )

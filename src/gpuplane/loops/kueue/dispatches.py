@@ -56,6 +56,7 @@ async def follow_dispatches(
             continue
         worker = await database.read(partial(clusters.find_cluster, key=name)) if name else None
         if worker is not None:
+            reserved = state.find(WorkloadCondition.QUOTA_RESERVED)
             news += await database.write(
                 "jobs.note_dispatched",
                 partial(
@@ -64,6 +65,7 @@ async def follow_dispatches(
                     worker_id=worker.id,
                     worker=worker.name,
                     now=now,
+                    reserved_at=None if reserved is None else reserved.at,
                 ),
             )
     if away:

@@ -18,11 +18,18 @@ from gpuplane.domains.jobs.service.telling import job_event
 
 
 def note_dispatched(
-    session: WriteSession, attempt_id: AttemptId, worker_id: ClusterId, worker: str, now: int
+    session: WriteSession,
+    attempt_id: AttemptId,
+    worker_id: ClusterId,
+    worker: str,
+    now: int,
+    reserved_at: int | None = None,
 ) -> bool:
     """Record which worker an offer was dispatched to; True if that is news.
 
     The first one stays: work that may have started there is taken back before it starts elsewhere.
+    It is told as of `reserved_at`, when the manager reserved its quota, the last instant known
+    before the worker admits: what began there since then follows it.
     """
     found = offers_repository.load_offers(session, [attempt_id]).get(attempt_id)
     if found is None or found.state != OFFERED or found.worker_id is not None:
@@ -32,9 +39,10 @@ def note_dispatched(
     if job is not None:
         said = f"{job.name} was dispatched to {worker} by ClusterQueue {found.cluster_queue}."
         data = {"attempt": found.number, "queue": found.local_queue, "worker": worker}
+        at = now if reserved_at is None else min(now, max(reserved_at, found.offered_at))
         events.record(
             session,
-            job_event(job, "job.dispatched", now, actor="kueue", message=said, data=data),
+            job_event(job, "job.dispatched", at, actor="kueue", message=said, data=data),
         )
     session.wake("dispatcher")
     return True

@@ -52,9 +52,7 @@ def find_job(client: Client, key: str) -> dict[str, Any]:
     return _only(client, key, found or _beginning(client, key))
 
 
-def find_job_exactly(
-    client: Client, key: str, *, is_unfinished: bool = False, **query: Any
-) -> dict[str, Any]:
+def find_job_exactly(client: Client, key: str, **query: Any) -> dict[str, Any]:
     """Return the job of an id, a whole name, or 8 or more characters that only one id has.
 
     Those are an id's beginning, or its end, which lists show; never part of a name. Of jobs with
@@ -64,8 +62,6 @@ def find_job_exactly(
     Args:
         client: Whom to ask.
         key: What the person wrote.
-        is_unfinished: Whether only an unfinished one can be meant by its name, as by whoever
-            cancels: those that are over are not chosen between then.
         query: Filters of the list, within which a name is looked up.
 
     Raises:
@@ -74,8 +70,6 @@ def find_job_exactly(
     if is_uuid(key):
         return _dict(client.get(f"/jobs/{segment(key)}"))
     named = _named(client, key, **query)
-    if is_unfinished:
-        named = [job for job in named if job["status"] not in OVER] or named
     if len({job["project_id"] for job in named}) > 1:
         raise _several("jobs", key, sorted(named, key=lambda job: job["status"] in OVER))
     found = _newest(named)

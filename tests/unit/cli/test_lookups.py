@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands import identity, jobs, pipeline_steering, pipelines, prices
 from gpuplane.cli.errors import CliError, Exit
-from gpuplane.cli.lookups import find_exactly, find_job_exactly, pick, pick_exactly
+from gpuplane.cli.lookups import find_exactly, pick, pick_exactly
 
 ZETA, OTHER = "01a1fe21-d573-7716-92cc-818365d2f316", "01a1fe21-d574-7716-92cc-aaaa65d2f317"
 ROWS = [{"id": ZETA, "name": "zeta"}, {"id": OTHER, "name": "core"}]
@@ -28,9 +28,6 @@ class Listed(Client):
 
     def items(self, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         return iter(self.listed)
-
-    def get(self, path: str, **query: Any) -> Any:
-        return next(row for row in self.listed if path == f"/jobs/{row['id']}")
 
     def delete(self, path: str, **query: Any) -> Any:
         self.deleted.append(path)
@@ -96,19 +93,6 @@ def test_one_name_in_two_tenants_is_not_taken_for_the_first() -> None:
     twins = [{"id": ZETA, "name": "default"}, {"id": OTHER, "name": "default"}]
     with pytest.raises(CliError, match="2 projects are meant"):
         find_exactly(Listed(twins), "/projects", "default", "project")
-
-
-def test_cancelling_by_a_name_means_the_one_that_is_not_over_whosever_the_others_are() -> None:
-    place = {"name": "train", "condition": "", "created_at": "2026-05-01T12:00:00+00:00"}
-    over = {**place, "id": ZETA, "project_id": "p1", "status": "cancelled"}
-    runs = {**place, "id": OTHER, "project_id": "p2", "status": "running"}
-    client = Listed([over, runs])
-    assert find_job_exactly(client, "train", is_unfinished=True) == runs
-    with pytest.raises(CliError, match="2 jobs are meant"):
-        find_job_exactly(client, "train")
-    both = Listed([{**over, "status": "queued"}, runs])
-    with pytest.raises(CliError, match="2 jobs are meant"):
-        find_job_exactly(both, "train", is_unfinished=True)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def cancel(jobs: tuple[str, ...], *, array: bool, wait: bool) -> int:
         done: dict[str, Any] = client.delete(f"/jobs/{job['id']}", array=array or None)
         return _wait(client, done) if wait else done
 
-    return _each(jobs, act, is_unfinished=True)
+    return _each(jobs, act)
 
 
 @click.command()
@@ -42,10 +42,7 @@ def retry(jobs: tuple[str, ...]) -> int:
 def suspend(jobs: tuple[str, ...], reason: str) -> int:
     """Hold jobs back until they are resumed; what runs is stopped."""
     body = {"reason": reason}
-    return _each(
-        jobs, lambda client, job: client.post(f"/jobs/{job['id']}/suspend", body),
-        is_unfinished=True,
-    )  # fmt: skip
+    return _each(jobs, lambda client, job: client.post(f"/jobs/{job['id']}/suspend", body))
 
 
 @click.command()
@@ -86,18 +83,12 @@ def exec_(
     return int(result["exit_code"])
 
 
-def _each(keys: tuple[str, ...], act: Act, *, is_unfinished: bool = False) -> int:
-    """Do something to each job; one that is refused does not keep the others from it.
-
-    Args:
-        keys: What the person wrote.
-        act: What is done.
-        is_unfinished: Whether it is done to unfinished jobs alone.
-    """
+def _each(keys: tuple[str, ...], act: Act) -> int:
+    """Do something to each job; one that is refused does not keep the others from it."""
     client, code = Client(), int(Exit.OK)
     for key in keys:
         try:
-            job = act(client, find_job_exactly(client, key, is_unfinished=is_unfinished))
+            job = act(client, find_job_exactly(client, key))
         except CliError as error:
             if len(keys) == 1:
                 raise

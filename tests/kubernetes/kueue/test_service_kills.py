@@ -180,7 +180,7 @@ async def alone(rig: RunningCluster, tmp_path: Path) -> AsyncIterator[Alone]:
         yield made
 
 
-@pytest.mark.timeout(3000 if WHOLE else 600, func_only=True)
+@pytest.mark.timeout(3000 if WHOLE else 299, func_only=True)
 async def test_what_kueue_admits_pod_by_pod_or_whole_runs_once_whatever_is_killed(
     alone: Alone, tmp_path: Path
 ) -> None:

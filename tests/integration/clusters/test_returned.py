@@ -14,21 +14,15 @@ from gpuplane.domains.events import service as events
 from gpuplane.domains.usage import service as usage
 from gpuplane.domains.usage.tables import intervals
 from gpuplane.kit.pagination import PageRequest
-from tests.integration.clusters.test_equal_gpus import MINUTE, Fleet
+from tests.integration.clusters.fleets import MINUTE, Fleet, running_fleet
 from tests.integration.ledger.histories import MODEL as ITEM
-from tests.integration.ledger.histories import open_database
 
 
 @pytest.fixture
 async def fleet(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A database without a cluster."""
-    database = open_database(sqlite_url)
-    fleet = Fleet(database, now=1_700_000_000_000)
-    fleet.folder = tmp_path
-    try:
+    async with running_fleet(sqlite_url, tmp_path) as fleet:
         yield fleet
-    finally:
-        database.close()
 
 
 async def test_the_prices_of_a_deleted_cluster_go_on_for_the_one_of_its_name(fleet: Fleet) -> None:

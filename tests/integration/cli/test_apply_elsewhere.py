@@ -11,9 +11,9 @@ from tests.integration.cli.conftest import CommandLine, Server
 from tests.integration.cli.test_apply import JOB, actions, jobs_named, manifest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guilds(server: Server, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two tenants beside the admin's own, of which one has a second project."""
+    """Two tenants beside the admin's own, made once a server; one has a second project."""
     cli = CommandLine(server.home, tmp_path_factory.mktemp("guilds"))
     for name in ("smiths", "weavers"):
         cli.ok("tenants", "create", name, "--display-name", name)
@@ -128,11 +128,11 @@ def test_a_job_may_name_a_queue_that_is_declared_before_it(
     door = (
         "apiVersion: gpuplane.io/v1\nkind: LocalQueue\n"
         "metadata: {name: gate, cluster: demo, tenant: smiths}\n"
-        "spec: {clusterQueue: open}\n"
+        "spec: {clusterQueue: yard}\n"
     )
     queue = (
         "apiVersion: gpuplane.io/v1\nkind: ClusterQueue\n"
-        "metadata: {name: open, cluster: demo}\nspec: {coversEverything: true}\n"
+        "metadata: {name: yard, cluster: demo}\nspec: {coversEverything: true}\n"
     )
     text = placed(JOB.format(name="through", gpus=1, priority="normal"), tenant="smiths")
     job = text.replace("  cluster: demo\n", "  cluster: demo\n  queue: gate\n")
@@ -142,15 +142,15 @@ def test_a_job_may_name_a_queue_that_is_declared_before_it(
     assert (refused.code, "no queue 'gate'" in refused.err) == (2, True), refused
     assert actions(cli, file, "--yes")["Job/through"] == "create"
     assert actions(cli, file) == {
-        "ClusterQueue/open": "unchanged", "LocalQueue/gate": "unchanged",
+        "ClusterQueue/yard": "unchanged", "LocalQueue/gate": "unchanged",
         "Job/through": "unchanged",
     }  # fmt: skip
-    wide = cli.ok("quotas", "show", "open", "--cluster", "demo", "-o", "wide").out
+    wide = cli.ok("quotas", "show", "yard", "--cluster", "demo", "-o", "wide").out
     assert "everything" in wide
     assert "preempts:" in wide
     cli.ok("cancel", "--wait", "through")
     cli.ok("queues", "rm", "gate", "--cluster", "demo", "--tenant", "smiths")
-    cli.ok("quotas", "rm", "open", "--cluster", "demo", "--yes")
+    cli.ok("quotas", "rm", "yard", "--cluster", "demo", "--yes")
 
 
 @pytest.mark.usefixtures("guilds")

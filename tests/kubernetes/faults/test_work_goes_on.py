@@ -25,10 +25,12 @@ from gpuplane.kube.kinds import (
     DEPLOYMENT,
     JOB,
     MUTATING_WEBHOOK,
+    NAMESPACE,
     POD,
     SERVICE_ACCOUNT,
     VALIDATING_WEBHOOK,
 )
+from gpuplane.kube.tenancy import MANAGED
 from rig.binaries import Binaries
 from rig.processes import Part
 from rig.rigs import Rig, RigPlan, running_rig
@@ -162,8 +164,22 @@ async def east(
     text = text or await asyncio.to_thread(own.manager.kubeconfig.read_text)
     admin = read_kubeconfig(await asyncio.to_thread(own.manager.kubeconfig.read_text))
     async with inside(folder, url, clock=clock) as it, KubeClient(admin) as client:
+        await forget_tenants(client)
         await registered(it, "east", text, addons=[], admission=admission)
         yield East(it, own, client)
+
+
+async def forget_tenants(client: KubeClient) -> None:
+    """Take away the tenants of the control plane before: one of the same name is not the same."""
+    spaces = await client.list(NAMESPACE, labels=MANAGED)
+    held = [name for each in spaces if (name := each["metadata"]["name"]).startswith("tenant-")]
+    for name in held:
+        await client.delete(NAMESPACE, name)
+
+    async def are_gone() -> bool:
+        return not any([await client.find(NAMESPACE, name) for name in held])
+
+    await wait_until_async(are_gone, "the tenants before are gone", deadline_s=DEADLINE_S)
 
 
 async def open_queue(there: East) -> None:

@@ -100,3 +100,28 @@ async def test_a_namespace_that_was_not_made_here_is_left_alone(world: KueueWorl
     gone = await run(world, "DELETE", f"/clusters/{world.name}/tenants/{tenant}")
     assert gone["status"] == "failed"
     assert await world.client.find(NAMESPACE, f"tenant-{tenant}") is not None
+
+
+async def test_a_job_says_that_its_queue_is_not_there_for_want_of_its_namespace(
+    world: KueueWorld,
+) -> None:
+    tenant, base = await world.tenant("cast"), f"/clusters/{world.name}"
+    await world.client.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"tenant-{tenant}"}}
+    )
+    queue = f"{world.prefix}-cast"
+    await world.ask(
+        "POST", f"{base}/quotas", 201, json={"name": queue, "resourceGroups": groups(2)}
+    )
+    door = {"name": "main", "tenant": tenant, "clusterQueue": queue}
+    await world.ask("POST", f"{base}/queues", 201, json=door)
+    image = {"image": "registry.test/a:1", "command": ["sleep", "60"]}
+    job = await world.submit(tenant, gpu_count=0, deployment_type="docker", spec=image)
+
+    async def says_so() -> bool:
+        why = await world.ask("GET", f"/jobs/{job['id']}/why")
+        return f"LocalQueue main of {tenant} is not on the cluster: Somebody" in why["sentence"]
+
+    await world.until(says_so, "the job names the namespace")
+    why = await world.ask("GET", f"/jobs/{job['id']}/why")
+    assert why["fix"].startswith("Waiting does not help before what the sentence names is mended")

@@ -128,6 +128,14 @@ def describe_waking(cluster: str, kind: str, queue: str) -> str:
     )
 
 
+def describe_writing(cluster: str) -> str:
+    """Return what to do about a queue that could not be written to its cluster."""
+    return (
+        "Waiting does not help before what the sentence names is mended: it is written as soon as "
+        f"it can be. See `gpuplane queues ls --cluster {cluster}`; or name another queue."
+    )
+
+
 def describe_standing(status: JobStatus, condition: Condition) -> str:
     """Return the sentence for a job whose reason says nothing of its own."""
     if condition is Condition.STOPPING:

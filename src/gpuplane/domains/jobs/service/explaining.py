@@ -23,6 +23,7 @@ from gpuplane.domains.jobs.rules.fixes import (
     describe_mending,
     describe_standing,
     describe_waking,
+    describe_writing,
 )
 from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.rules.serving import Serving, describe_serving
@@ -126,11 +127,25 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
     fix = serving.fix or fix
     if reason == Word.OFFERED:
+        unwritten = _find_unwritten(session, job)
         dead = _find_dead_workers(session, job)
-        fix = _find_mending(session, job) or dead.fix or fix
-        sentence = dead.sentence or sentence
+        fix = unwritten.fix or _find_mending(session, job) or dead.fix or fix
+        sentence = unwritten.sentence or dead.sentence or sentence
         explanation = (*explanation, *dead.lines)
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
+
+
+def _find_unwritten(session: ReadSession, job: Job) -> Serving:
+    """Return which queue of an offered job is not on its cluster; empty where all of them are."""
+    offer = offers_repository.find_of_job(session, job.id)
+    if offer is None or offer.admitted_at is not None:
+        return Serving()
+    tenant = identity.tenants_by_ids(session, {job.tenant_id})[job.tenant_id].name
+    door = (tenant, offer.queue_name)
+    said = queues.find_unwritten(session, offer.cluster_id, door, offer.cluster_queue)
+    if not said:
+        return Serving()
+    return Serving(said, describe_writing(clusters.get_cluster(session, offer.cluster_id).name))
 
 
 def _find_mending(session: ReadSession, job: Job) -> str:

@@ -200,6 +200,31 @@ def find_dead_flavors(session: ReadSession, cluster_id: ClusterId, name: str) ->
     return ()
 
 
+def find_unwritten(
+    session: ReadSession, cluster_id: ClusterId, door: tuple[str, str], queue: str
+) -> str:
+    """Return why a queue that work waits for could not be written to its cluster, else nothing.
+
+    Of one that is there and only differs nothing is said: work is admitted through it.
+
+    Args:
+        session: The session.
+        cluster_id: The cluster.
+        door: (tenant, LocalQueue).
+        queue: The ClusterQueue.
+    """
+    tenant, name = door
+    ways = {
+        (str(SeenKind.LOCAL_QUEUE), namespace_of(tenant), name): f"LocalQueue {name} of {tenant}",
+        (str(SeenKind.CLUSTER_QUEUE), "", queue): f"ClusterQueue {queue}",
+    }
+    for each in repository.list_seen(session, cluster_id):
+        what = ways.get(each.key)
+        if what and each.conflict is not None and not each.spec:
+            return f"{what} is not on the cluster: {each.conflict.message}"
+    return ""
+
+
 def find_inactive(
     session: ReadSession, cluster_id: ClusterId, tenant: str, door: str
 ) -> InactiveQueue | None:

@@ -27,6 +27,9 @@ SERVER = (
     "handler = http.server.SimpleHTTPRequestHandler\n"
     "http.server.HTTPServer(('', int(os.environ['PORT'])), handler).serve_forever()"
 )
+COLLECTED_S = 60
+"""A new kind is followed by Kubernetes' garbage collector from its next look at what is served on:
+every 30 s (kubernetes v1.34 cmd/kube-controller-manager/app/core.go)."""
 
 
 def definition() -> dict[str, Any]:
@@ -112,4 +115,4 @@ async def test_a_service_is_reached_by_its_route_which_goes_with_it(
     async def is_gone() -> bool:
         return await backend.client.list(ROUTE, labels=mine) == []
 
-    await wait_until_async(is_gone, "the Route went with its owner")
+    await wait_until_async(is_gone, "the Route went with its owner", deadline_s=COLLECTED_S)

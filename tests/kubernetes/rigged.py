@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from gpuplane.kube.connections import Connection, read_kubeconfig
 from rig.api import Access, Api
 from rig.binaries import Binaries, BinariesUnavailable, find_binaries
 from rig.nodes import MANAGER, build_node
-from rig.rigs import FOLDER_PREFIX, find_rig
+from rig.rigs import FOLDER_PREFIX, RigPlan, find_rig, running_rig
 from tests.waiting import wait_until
 
 # Read once: every test gets an environment without the developer's settings.
@@ -131,6 +132,20 @@ def rig(rig_binaries: Binaries) -> RunningCluster:
 def second_rig(rig_binaries: Binaries) -> RunningCluster:
     """Another such cluster, for instance MultiKueue's worker."""
     return _running("worker-1", rig_binaries)
+
+
+@contextmanager
+def rig_of_ones_own(binaries: Binaries, workers: int = 0) -> Iterator[list[RunningCluster]]:
+    """Run clusters like the shared ones for one module: the manager, then its workers.
+
+    For tests of what takes all that is on a cluster for its own, as a database does that is made
+    anew from it: beside others it would take over their work.
+    """
+    plan = RigPlan(workers=workers, process_nodes=[("h100", 2), ("cpu", 2)])
+    with running_rig(plan) as own:
+        yield [
+            RunningCluster(each.kubeconfig, binaries, name) for name, each in own.clusters.items()
+        ]
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gpuplane.backends.kubernetes import names
 from gpuplane.db.database import Database
@@ -15,13 +18,21 @@ from gpuplane.entry.rebuilding import rebuild_from
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import HORIZONTAL_POD_AUTOSCALER
+from rig.binaries import Binaries
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.backend.test_scaling import BODY, NAMESPACE, Service, held_gpus
 from tests.kubernetes.clusters.worlds import registered
-from tests.kubernetes.rigged import RunningCluster
+from tests.kubernetes.rigged import RunningCluster, rig_of_ones_own
 from tests.waiting import wait_until_async
 
 PROCESSES = {"rig.gpuplane.io/kind": "process"}
+
+
+@pytest.fixture(scope="module")
+def rig(rig_binaries: Binaries) -> Iterator[RunningCluster]:
+    """A cluster of this module's own: what is rebuilt takes all that runs there."""
+    with rig_of_ones_own(rig_binaries) as (own,):
+        yield own
 
 
 async def submit(it: Inside, command: str) -> str:

@@ -68,6 +68,7 @@ async def test_queues_of_a_cluster_that_was_deleted_are_declared_again_and_admit
         job = await asked(
             it, "POST", "/jobs", name="back", cluster="east", tenant_id=tenant["id"],
             gpu_count=1, gpu_type="L4", memory_gb=1, deployment_type="docker", spec=spec,
+            placement={"node_selector": {"kubernetes.io/hostname": "l4-1"}},
         )  # fmt: skip
         assert await it.wait_for(job["id"], "completed", "failed") == "completed"
         base = f"/clusters/east/quotas/{queue}"

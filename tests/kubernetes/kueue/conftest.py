@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,13 @@ async def world(
         rig.kubeconfig.read_text(), sqlite_url, tmp_path, sealing_keys
     ) as running:
         yield running
+
+
+@pytest.fixture
+async def housed(world: KueueWorld, add_nodes: Callable[..., list[str]]) -> KueueWorld:
+    """The world with an L4 node of its own."""
+    await world.house(add_nodes)
+    return world
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,10 @@ RUNNING = [
 
 
 async def test_a_chart_waits_without_a_pod_runs_under_the_quota_of_its_job_and_is_preempted_whole(
-    charts: KueueWorld,
+    charts: KueueWorld, add_nodes: Callable[..., list[str]]
 ) -> None:
     world = charts
+    await world.house(add_nodes)
     bolt = await open_tenant(world, "bolt", 2)
     core = await open_tenant(world, "core", 0)
     # A LocalQueue of this name takes up whatever names none (Kueue's LocalQueueDefaulting).

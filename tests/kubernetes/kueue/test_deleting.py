@@ -8,6 +8,8 @@ from gpuplane.kube.kinds import JOB, POD, WORKLOAD, Kind
 from tests.kubernetes.kueue.test_three_tenants import gpus, open_tenant
 from tests.kubernetes.kueue.worlds import KueueWorld
 
+pytestmark = pytest.mark.usefixtures("housed")
+
 
 @pytest.mark.parametrize("kind", [WORKLOAD.at("v1beta2"), JOB], ids=["Workload", "Job"])
 async def test_what_is_deleted_under_a_running_job_ends_its_attempt_and_starts_nothing_again(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,27 @@ from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
 from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kube.kinds import JOB, POD
+from rig.binaries import Binaries
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.kueue.dispatching import IN_TURN
 from tests.kubernetes.kueue.hubs import Hub, asked, hub_of
-from tests.kubernetes.rigged import RunningCluster
+from tests.kubernetes.rigged import RunningCluster, rig_of_ones_own
 from tests.waiting import wait_until_async
 
 pytestmark = IN_TURN
 
 
+@pytest.fixture(scope="module")
+def pair(rig_binaries: Binaries) -> Iterator[list[RunningCluster]]:
+    """Two clusters of this module's own: what is rebuilt takes all that runs there."""
+    with rig_of_ones_own(rig_binaries, workers=1) as own:
+        yield own
+
+
 @pytest.fixture
-async def hub(rig: RunningCluster, second_rig: RunningCluster) -> AsyncIterator[Hub]:
+async def hub(pair: list[RunningCluster]) -> AsyncIterator[Hub]:
     """A manager and its worker under names of their own."""
-    async with hub_of(rig, second_rig) as made:
+    async with hub_of(*pair) as made:
         yield made
 
 

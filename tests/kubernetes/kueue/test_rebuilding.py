@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,18 @@ from gpuplane.entry.environment import load_settings
 from gpuplane.entry.home import Home
 from gpuplane.entry.rebuilding import rebuild_from
 from gpuplane.kit.sealing import SealingKeys
+from rig.binaries import Binaries
 from tests.faults.inside import QUICK, Inside, inside
 from tests.kubernetes.kueue.alone import CHART, SERVICE, Alone, alone_of, asked, is_whole
-from tests.kubernetes.rigged import RunningCluster
+from tests.kubernetes.rigged import RunningCluster, rig_of_ones_own
 from tests.waiting import wait_until_async
+
+
+@pytest.fixture(scope="module")
+def rig(rig_binaries: Binaries) -> Iterator[RunningCluster]:
+    """A cluster of this module's own: what is rebuilt takes all that runs there."""
+    with rig_of_ones_own(rig_binaries) as (own,):
+        yield own
 
 
 @pytest.fixture

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gpuplane.kube.kinds import JOB, WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.loops.kueue.workloads import Followed, find_age, follow
 from tests.kubernetes.kueue.test_three_tenants import FLAVOR, GPU, gpus, open_tenant
 from tests.kubernetes.kueue.worlds import KueueWorld
+
+pytestmark = pytest.mark.usefixtures("housed")
 
 
 async def priorities(world: KueueWorld, tenant: str) -> dict[str, int]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.kube.kinds import WORKLOAD
 from gpuplane.kube.kueue.names import WorkloadCondition
 from gpuplane.loops.kueue.workloads import find_age, follow
 from tests.kubernetes.kueue.worlds import KueueWorld
+
+pytestmark = pytest.mark.usefixtures("housed")
 
 GPU = "nvidia.com/gpu"
 FLAVOR = "nvidia-l4"

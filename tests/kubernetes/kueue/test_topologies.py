@@ -27,8 +27,11 @@ async def test_a_topology_is_declared_written_shown_and_withdrawn(world: KueueWo
     kept = {"levels": LEVELS, "flavors": ["any"]}
     assert "no node label" in (await world.ask("PUT", f"{path}/{name}", 422, json=kept))["detail"]
     await world.ask("DELETE", f"{path}/{name}")
-    await world.loops["kueue"].run_once()
-    assert await world.client.find(TOPOLOGY.at("v1beta2"), name) is None
+
+    async def is_gone() -> bool:
+        return await world.client.find(TOPOLOGY.at("v1beta2"), name) is None
+
+    await world.until(is_gone, "Kueue has let go of it")
 
 
 async def test_one_that_somebody_else_made_is_shown_with_its_flavors_and_not_touched(

@@ -99,10 +99,21 @@ class KueueWorld:
     prefix: str
     tools: ClusterTools
     fresh_loops: Callable[[], dict[str, LoopBody]]
+    selector: dict[str, str] = field(default_factory=dict)
     http: httpx2.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
         self.http = self.server.http
+
+    async def house(self, add_nodes: Callable[..., list[str]]) -> None:
+        """Add an L4 node where its jobs go unless they say otherwise.
+
+        Tests beside each other share the cluster's nodes: jobs that are to start at once would wait
+        for room, or go to a node that another test takes away again.
+        """
+        self.selector = {f"{self.prefix}-own": "yes"}
+        add_nodes("l4", 1, f"{self.prefix}-l4", **self.selector)
+        await self.loops["inventory"].run_once()
 
     async def begin_again(self) -> None:
         """Go on with loops that know nothing of what the former ones had seen."""
@@ -188,6 +199,8 @@ class KueueWorld:
         found = await self.server.database.read(lambda s: identity.find_tenant_by_name(s, tenant))
         assert found is not None
         body = {"name": "job", "cluster": self.name, "tenant_id": str(found.id), **fields}
+        if self.selector:
+            body.setdefault("placement", {"node_selector": self.selector})
         return await self.ask("POST", "/jobs", status, json=body)
 
     async def job(self, job_id: str) -> dict[str, Any]:

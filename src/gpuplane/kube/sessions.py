@@ -79,11 +79,14 @@ class Session:
         self._streams: httpx2.AsyncClient | None = None
         self._token: str | None = connection.token
         self._token_stamp: tuple[int, int, int] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def close(self) -> None:
         """Close every connection; what is under way ends with Unreachable."""
         self._closed = True
+        if self._ending:
+            await asyncio.wait(self._ending)
         for client in (self._requests, self._streams):
             if client is not None:
                 await client.aclose()
@@ -254,12 +257,20 @@ class Session:
         try:
             return await asyncio.shield(sending)
         except asyncio.CancelledError:
-            await shaking.wait_over(self.limits.connect_s)
-            sending.cancel()
-            await asyncio.wait([sending])
-            if not sending.cancelled() and sending.exception() is None:
-                await sending.result().aclose()
+            # A task of its own: whoever is cancelled once more must not leave it half done.
+            ending = asyncio.create_task(self._end(sending, shaking))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            await asyncio.shield(ending)
             raise
+
+    async def _end(self, sending: asyncio.Task[httpx2.Response], shaking: "_Handshake") -> None:
+        """End a request that nobody waits for any more, and close its answer if there is one."""
+        await shaking.wait_over(self.limits.connect_s)
+        sending.cancel()
+        await asyncio.wait([sending])
+        if not sending.cancelled() and sending.exception() is None:
+            await sending.result().aclose()
 
     def _build(
         self,

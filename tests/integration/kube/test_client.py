@@ -247,6 +247,24 @@ async def test_a_handshake_that_is_called_off_leaves_no_socket(server: ScriptedS
     await wait_until_async(lambda: server.open_connections() == 0, "no connection is left")
 
 
+async def test_a_handshake_that_is_called_off_twice_leaves_no_socket(
+    server: ScriptedServer,
+) -> None:
+    for turns in range(30):
+        async with KubeClient(server.connection()) as client:
+            request = asyncio.create_task(client.get(kinds.POD, "a", "ml"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            request.cancel()
+            await asyncio.sleep(0)  # it has begun to end, as when a time-out and a stop meet
+            request.cancel()
+            await asyncio.wait([request])
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not [each for each in left if "AsyncClient.send" in repr(each)], turns
+    gc.collect()
+    await wait_until_async(lambda: server.open_connections() == 0, "no connection is left")
+
+
 async def test_a_server_that_drips_is_given_up(server: ScriptedServer) -> None:
     stream = Stream()
 

@@ -25,6 +25,7 @@ from gpuplane.domains.jobs.rules.fixes import (
     describe_waking,
     describe_writing,
 )
+from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.rules.serving import Serving, describe_serving
 from gpuplane.domains.jobs.service.listing import Names, load_names
@@ -126,20 +127,18 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             sentence = serving.sentence
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
     fix = serving.fix or fix
-    if reason == Word.OFFERED:
-        unwritten = _find_unwritten(session, job)
-        dead = _find_dead_workers(session, job)
-        fix = unwritten.fix or _find_mending(session, job) or dead.fix or fix
+    offer = offers_repository.find_of_job(session, job.id) if reason == Word.OFFERED else None
+    if offer is not None and offer.admitted_at is None:
+        unwritten = _find_unwritten(session, job, offer)
+        dead = _find_dead_workers(session, job, offer)
+        fix = unwritten.fix or _find_mending(session, offer) or dead.fix or fix
         sentence = unwritten.sentence or dead.sentence or sentence
         explanation = (*explanation, *dead.lines)
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
 
 
-def _find_unwritten(session: ReadSession, job: Job) -> Serving:
+def _find_unwritten(session: ReadSession, job: Job, offer: Offer) -> Serving:
     """Return which queue of an offered job is not on its cluster; empty where all of them are."""
-    offer = offers_repository.find_of_job(session, job.id)
-    if offer is None or offer.admitted_at is not None:
-        return Serving()
     tenant = identity.tenants_by_ids(session, {job.tenant_id})[job.tenant_id].name
     door = (tenant, offer.queue_name)
     said = queues.find_unwritten(session, offer.cluster_id, door, offer.cluster_queue)
@@ -148,11 +147,8 @@ def _find_unwritten(session: ReadSession, job: Job) -> Serving:
     return Serving(said, describe_writing(clusters.get_cluster(session, offer.cluster_id).name))
 
 
-def _find_mending(session: ReadSession, job: Job) -> str:
+def _find_mending(session: ReadSession, offer: Offer) -> str:
     """Return what to do about the queue of an offered job, empty where nothing is wrong with it."""
-    offer = offers_repository.find_of_job(session, job.id)
-    if offer is None or offer.admitted_at is not None:
-        return ""
     flavors = queues.find_dead_flavors(session, offer.cluster_id, offer.cluster_queue)
     if not flavors:
         return ""
@@ -175,11 +171,8 @@ class _DeadWorkers:
     fix: str = ""
 
 
-def _find_dead_workers(session: ReadSession, job: Job) -> _DeadWorkers:
+def _find_dead_workers(session: ReadSession, job: Job, offer: Offer) -> _DeadWorkers:
     """Return which workers of an offered job's manager have a queue that admits nothing."""
-    offer = offers_repository.find_of_job(session, job.id)
-    if offer is None or offer.admitted_at is not None:
-        return _DeadWorkers()
     manager = clusters.get_cluster(session, offer.cluster_id)
     if offer.cluster_queue not in queues.dispatching_queues(manager):
         return _DeadWorkers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ QUICK = {
     "GPUPLANE_LOOPS_MONITOR_S": "0.2",
 }
 """Loops look often, so that a test need not wait for the period after a fault."""
+
+
+RUNNING: list[ControlPlane] = []
+"""Those of this process that run now."""
 
 
 @dataclass
@@ -67,11 +72,13 @@ class Inside:
 async def inside(
     folder: Path, database_url: str = "", clock: Clock | None = None
 ) -> AsyncIterator[Inside]:
-    """Run a control plane for the length of the block."""
+    """Run a control plane for the length of the block; nothing of it may go on after its stop."""
+    others = asyncio.all_tasks()
     home = Home(folder / "home")
     home.open()
     settings = load_settings(QUICK, home=home.path, port=0, database_url=database_url)
     control = build(settings, home, clock)
+    RUNNING.append(control)
     try:
         await control.start()
         async with httpx2.AsyncClient(
@@ -82,5 +89,20 @@ async def inside(
         ) as client:
             yield Inside(control, client)
     finally:
+        begun = _begun_since(others)
         await control.stop()
         home.close()
+        RUNNING.remove(control)
+    if RUNNING:
+        return  # one task's coroutine does not tell which of them began it
+    left = [task for task in begun if not task.done()]
+    assert not left, f"what a stopped control plane left at work: {left}"
+
+
+def _begun_since(others: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    return {task for task in asyncio.all_tasks() - others if _is_ours(task)}
+
+
+def _is_ours(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and "/gpuplane/" in code.co_filename

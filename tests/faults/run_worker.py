@@ -210,7 +210,6 @@ async def _work(order: Order) -> None:
     while await _feed(database, clock, policy) or beats:
         await clock.sleep(0.02 + 0.03 * chance.random())
     await runner.stop()
-    await loop.stop()
     database.close()
 
 

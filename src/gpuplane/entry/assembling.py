@@ -165,9 +165,9 @@ def make_loops(parts: Parts, around: Callable[[], Surroundings]) -> list[LoopBod
             settings.loops.observer_s,
             lambda: parts.runner.wake(["inventory"]),
         ),
+        _kueue_loop(parts),
         *_cluster_loops(parts),
         RepartitionerLoop(database, clock, parts.backends, settings.loops.inventory_s),
-        _kueue_loop(parts),
         MonitorLoop(
             database,
             clock,

@@ -34,10 +34,6 @@ from gpuplane.kit.sealing import SealingKeys
 from gpuplane.kit.tracing import open_tracing
 from gpuplane.loops.clusters.loop import ClustersLoop
 from gpuplane.loops.deciding.process import DecisionBounds, DecisionProcess
-from gpuplane.loops.dispatcher import DispatcherLoop
-from gpuplane.loops.inventory import InventoryLoop
-from gpuplane.loops.observer import ObserverLoop
-from gpuplane.loops.runs.loop import RunsLoop
 
 
 @dataclass(slots=True)
@@ -86,23 +82,8 @@ class ControlPlane:
         await self.runner.stop()
         self.parts.turns.close()
         self.parts.questions.close()
-        dispatcher = self.loops["dispatcher"]
-        if isinstance(dispatcher, DispatcherLoop):
-            await dispatcher.stop()
-        observer = self.loops["observer"]
-        if isinstance(observer, ObserverLoop):
-            await observer.stop()
-        looker = self.loops["clusters"]
-        if isinstance(looker, ClustersLoop):
-            await looker.stop()
-        worker = self.loops["runs"]
-        if isinstance(worker, RunsLoop):
-            await worker.stop()
         await self.parts.client.aclose()
         await self.parts.leases.release_all()
-        inventory = self.loops["inventory"]
-        if isinstance(inventory, InventoryLoop):
-            await inventory.stop()
         await self.backends.stop()
         self.backends.close()
         self.parts.tracing.close()

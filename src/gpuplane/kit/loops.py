@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gpuplane.kit.clock import Clock
 
@@ -37,6 +37,15 @@ class LoopBody(Protocol):
 
     async def run_once(self) -> bool:
         """Do one turn; True asks for the next turn at once because more work is known."""
+        ...
+
+
+@runtime_checkable
+class KeepsWork(LoopBody, Protocol):
+    """A loop whose work outlasts its turns: it is ended with the loop, not by its turn's end."""
+
+    async def stop(self) -> None:
+        """End all work under way; nothing of it is left when this returns."""
         ...
 
 
@@ -95,12 +104,15 @@ class LoopRunner:
             self._tasks.append(asyncio.create_task(self._run(body), name=f"loop:{name}"))
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Cancel every loop at its next await and wait for it."""
+        """Cancel every loop at its next await, wait for it, and end what loops keep at work."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         self._tasks.clear()
+        for body in self._bodies.values():
+            if isinstance(body, KeepsWork):
+                await _end(body)
 
     async def _run(self, body: LoopBody) -> None:
         wake = self._wakes[body.name]
@@ -147,6 +159,14 @@ class LoopRunner:
             state.last_finished = self._clock.now_ms()
             state.last_duration_s = self._clock.monotonic() - started
         return again
+
+
+async def _end(body: KeepsWork) -> None:
+    """End what a loop keeps at work; one that fails at it keeps no other from its end."""
+    try:
+        await body.stop()
+    except Exception:
+        log.exception("what loop %s keeps at work was not ended", body.name)
 
 
 def _is_being_cancelled() -> bool:

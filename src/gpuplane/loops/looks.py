@@ -4,11 +4,17 @@ Owns the tasks; a loop's turn waits for those that answer, and not again for one
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from gpuplane.core.ids import ClusterId
 
+log = logging.getLogger("gpuplane.loops")
+
 Work = Callable[[], Awaitable[None]]
+
+END_S = 5.0
+"""How long work that was cancelled is waited for."""
 
 
 class Looks:
@@ -50,11 +56,8 @@ class Looks:
         return task is not None and not task.done()
 
     async def stop(self) -> None:
-        """End all work under way."""
-        for task in self._tasks.values():
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=5)
+        """End all work under way; what failed meanwhile is logged, nobody asks for it any more."""
+        await end_tasks(self._tasks.values())
         self._tasks.clear()
         self._hung.clear()
 
@@ -63,6 +66,20 @@ class Looks:
         for key, _ in done:
             del self._tasks[key]
         return [task for _, task in done]
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for them; what failed is logged, for nobody else will ask."""
+    if not tasks:
+        return
+    for task in tasks:
+        task.cancel()
+    done, pending = await asyncio.wait(tasks, timeout=END_S)
+    for task in pending:
+        log.warning("%s did not end within %g s of being cancelled", task.get_name(), END_S)
+    for task in done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s failed as it was ended: %s", task.get_name(), error)
 
 
 async def _run(work: Work) -> None:

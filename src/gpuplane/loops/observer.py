@@ -17,7 +17,7 @@ from gpuplane.db.questions import Question
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
-from gpuplane.loops.looks import Looks
+from gpuplane.loops.looks import Looks, end_tasks
 from gpuplane.loops.ports import Backends
 from gpuplane.loops.releases import Ends
 
@@ -96,10 +96,7 @@ class ObserverLoop:
     async def stop(self) -> None:
         """End the watchers and looks under way."""
         await self._looks.stop()
-        for task in self._watchers.values():
-            task.cancel()
-        if self._watchers:
-            await asyncio.wait(list(self._watchers.values()), timeout=5)
+        await end_tasks(self._watchers.values())
         self._watchers.clear()
         self._watched.clear()
 

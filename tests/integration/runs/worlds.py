@@ -45,7 +45,7 @@ class World:
     clock: Clock
     policy: RunPolicy = field(default_factory=RunPolicy)
     settings: WorkerSettings = field(default_factory=WorkerSettings)
-    runners: list[tuple[LoopRunner, RunsLoop]] = field(default_factory=list)
+    runners: list[LoopRunner] = field(default_factory=list)
 
     @property
     def now(self) -> int:
@@ -65,7 +65,7 @@ class World:
         runner.add(loop)
         self.database.on_commit(runner.wake)
         runner.start()
-        self.runners.append((runner, loop))
+        self.runners.append(runner)
         return loop
 
     def policy_of(self, handlers: Handlers) -> RunPolicy:
@@ -73,9 +73,8 @@ class World:
 
     async def stop_work(self) -> None:
         """Stop every worker as a clean end of the process does."""
-        for runner, loop in self.runners:
+        for runner in self.runners:
             await runner.stop()
-            await loop.stop()
         self.runners.clear()
 
     async def start(self, plan: RunPlan) -> RunView:

@@ -152,7 +152,6 @@ class KueueWorld:
             return await wait_until_async(over, f"{run_id} is over")
         finally:
             await runner.stop()
-            await loop.stop()
 
     async def until(
         self,

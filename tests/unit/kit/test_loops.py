@@ -75,6 +75,34 @@ async def test_a_loop_that_knows_of_more_work_runs_on() -> None:
     assert loop.turns == 5
 
 
+class KeepingLoop(CountingLoop):
+    """Keeps work that outlasts its turns, and fails to end it when told to."""
+
+    def __init__(self, name: str, refuses: bool = False) -> None:
+        super().__init__(name)
+        self.refuses = refuses
+        self.ended = False
+
+    async def stop(self) -> None:
+        if self.refuses:
+            raise LookupError("it does not end")
+        self.ended = True
+
+
+async def test_what_a_loop_keeps_at_work_ends_with_it_though_another_fails_at_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner = LoopRunner(FakeClock())
+    stubborn, keeping = KeepingLoop("stubborn", refuses=True), KeepingLoop("keeping")
+    for each in (stubborn, CountingLoop(), keeping):
+        runner.add(each)
+    runner.start()
+    await keeping.wait_for(1)
+    await runner.stop()
+    assert keeping.ended
+    assert "what loop stubborn keeps at work was not ended" in caplog.text
+
+
 async def test_turns_of_one_loop_never_overlap() -> None:
     runner, loop = LoopRunner(FakeClock()), CountingLoop()
     runner.add(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from uuid import UUID
 
 import pytest
@@ -63,3 +64,22 @@ async def test_stopping_ends_what_is_under_way() -> None:
     await looks.run({SLOW: hangs}, 0.01)
     await looks.stop()
     assert not looks.is_under_way(SLOW)
+
+
+async def test_what_fails_as_it_is_ended_is_logged_and_not_left_to_the_collector(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks, told = Looks("test"), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: told.append(said["message"]))
+
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("the database is closed")
+
+    await looks.run({SLOW: fails_at_its_end}, 0.01)
+    await looks.stop()
+    gc.collect()
+    assert told == []
+    assert f"test:{SLOW} failed as it was ended: the database is closed" in caplog.text

@@ -30,6 +30,7 @@ from gpuplane.loops.clusters.collecting import Collector
 from gpuplane.loops.clusters.deleting import retire_left
 from gpuplane.loops.clusters.health import check
 from gpuplane.loops.clusters.tools import ClusterTools
+from gpuplane.loops.looks import Looks, Work
 
 log = logging.getLogger("gpuplane.clusters")
 
@@ -79,7 +80,7 @@ class ClustersLoop:
         self._settings = settings or LookSettings()
         self.period_s = self._settings.period_s
         self._clients: dict[ClusterId, tuple[int, KubeClient]] = {}
-        self._looks: dict[ClusterId, asyncio.Task[None]] = {}
+        self._looks = Looks("look")
         self._returned: set[ClusterId] = set()
         self._collector = Collector(tools)
 
@@ -91,17 +92,14 @@ class ClustersLoop:
         ours = [each for each in known if each.kind == clusters.KUBERNETES]
         numbers = await self._tools.database.read(clusters.list_credential_numbers)
         await self._forget(ours, numbers)
+        works: dict[ClusterId, Work] = {}
         for cluster in ours:
             if cluster.state in RUN_STATES:
                 await self._look_at_run(cluster, now)
-            elif self._is_due(cluster, now) and not self._is_being_looked_at(cluster.id):
+            elif self._is_due(cluster, now) and not self._looks.is_under_way(cluster.id):
                 self._returned.discard(cluster.id)
-                number = numbers.get(cluster.id, 0)
-                self._looks[cluster.id] = asyncio.create_task(
-                    self._look(cluster, number), name=f"look:{cluster.name}"
-                )
-        if self._looks:
-            await asyncio.wait(self._looks.values(), timeout=self._settings.call_s)
+                works[cluster.id] = partial(self._look, cluster, numbers.get(cluster.id, 0))
+        await self._looks.run(works, self._settings.call_s)
         return False
 
     def note_return(self, cluster_id: ClusterId) -> None:
@@ -113,18 +111,10 @@ class ClustersLoop:
 
     async def stop(self) -> None:
         """End looks under way and close every connection."""
-        for task in self._looks.values():
-            task.cancel()
-        if self._looks:
-            await asyncio.wait(self._looks.values(), timeout=5)
-        self._looks.clear()
+        await self._looks.stop()
         for _, client in self._clients.values():
             await client.close()
         self._clients.clear()
-
-    def _is_being_looked_at(self, cluster_id: ClusterId) -> bool:
-        task = self._looks.get(cluster_id)
-        return task is not None and not task.done()
 
     async def _forget(self, ours: Sequence[Cluster], numbers: dict[ClusterId, int]) -> None:
         """Close connections of clusters that are gone or have other credentials now."""
@@ -133,9 +123,6 @@ class ClustersLoop:
             if cluster_id not in alive or numbers.get(cluster_id) != number:
                 del self._clients[cluster_id]
                 await client.close()
-        for cluster_id, task in list(self._looks.items()):
-            if task.done():
-                del self._looks[cluster_id]
 
     async def _look_at_run(self, cluster: Cluster, now: int) -> None:
         """Say ERROR of a cluster whose registration or deletion came to nothing."""

@@ -5,6 +5,7 @@ Owns the objects and their names. Pure: writing them is done by who onboards a t
 Source: production scenarios 1.3 (NetworkPolicy) and 1.5 (Pod Security), with our label names.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from gpuplane.core.quota.quantities import quantity_text
 
 Object = dict[str, Any]
+MAX_NAMESPACE_CHARS = 63
+"""A namespace is a label of DNS (RFC 1123)."""
 TENANT_LABEL = "gpuplane.io/tenant"
 TENANT_ID_LABEL = "gpuplane.io/tenant-id"
 SYSTEM_LABEL = "gpuplane.io/system"
@@ -52,8 +55,16 @@ class Tenancy:
 
 
 def namespace_of(tenant: str) -> str:
-    """Return the namespace of a tenant."""
-    return f"tenant-{tenant}"
+    """Return the namespace of a tenant, which no other tenant has.
+
+    A name that is too long behind its prefix is cut, and told from others by its digest; two
+    dashes in front keep it from being the whole name of another tenant, which begins with none.
+    """
+    name = f"tenant-{tenant}"
+    if len(name) <= MAX_NAMESPACE_CHARS:
+        return name
+    digest = hashlib.sha256(tenant.encode()).hexdigest()[:10]
+    return f"tenant--{tenant[:44]}-{digest}"
 
 
 def namespace_object(tenancy: Tenancy) -> Object:

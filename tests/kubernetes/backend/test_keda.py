@@ -24,6 +24,7 @@ from gpuplane.core.workloads import (
 from gpuplane.kube.connections import read_kubeconfig
 from gpuplane.kube.errors import Invalid
 from gpuplane.kube.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT
+from gpuplane.kube.tenancy import namespace_of
 from rig.binaries import KEDA, Binaries, BinariesUnavailable, ensure_binaries
 from rig.rigs import Rig, RigPlan, running_rig
 from tests.contract.builders import a_plan
@@ -79,7 +80,7 @@ def a_service(least: int, *triggers: ScaleTrigger) -> AttemptPlan:
 async def scaled(backend: KubernetesBackend, plan: AttemptPlan) -> dict[str, Any]:
     """Start a service, and return the ScaledObject that the cluster then has of it."""
     await backend.ensure_workload(plan, {})
-    namespace = names.namespace_of(plan.tenant_name)
+    namespace = namespace_of(plan.tenant_name)
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
     found = await backend.client.find(SCALED_OBJECT, name, namespace)
     assert found is not None, "it was applied under the validation of KEDA's definitions"
@@ -117,7 +118,7 @@ async def test_a_cluster_takes_what_scales_a_service_by_kedas_own_definitions(
     with pytest.raises(ScalerDecides, match="ScaledObject"):
         await backend.set_wanted(plan.ref, 2)
     await backend.evict(plan.ref, 0, "Cancelled")
-    namespace = names.namespace_of(plan.tenant_name)
+    namespace = namespace_of(plan.tenant_name)
 
     async def is_gone() -> bool:
         return not await backend.client.list(SCALED_OBJECT, namespace)

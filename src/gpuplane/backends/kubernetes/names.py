@@ -62,11 +62,6 @@ def slug(text: str, limit: int = _SLUG_CHARS) -> str:
     return _NOT_NAME.sub("-", text.lower()).strip("-")[:limit].strip("-") or "x"
 
 
-def namespace_of(tenant_name: str) -> str:
-    """Return the namespace of a tenant."""
-    return f"tenant-{slug(tenant_name, 56)}"
-
-
 def workload_name(job_name: str, attempt_id: AttemptId) -> str:
     """Return the name of an attempt's workload; pods and services derive theirs from it.
 
@@ -85,8 +80,8 @@ def record_name(attempt_id: AttemptId) -> str:
 
 
 def claim_name(volume: str) -> str:
-    """Return the name of the claim for a named volume of a tenant."""
-    return f"volume-{slug(volume, 50)}"
+    """Return the name of the claim for a named volume of a tenant, whole: each has its own."""
+    return f"volume-{volume}"
 
 
 def checkpoint_claim_name(job_id: JobId) -> str:

@@ -63,6 +63,7 @@ from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
 from gpuplane.kube.helm import Chart, Helm, HelmError
 from gpuplane.kube.kinds import JOB, SECRET
+from gpuplane.kube.tenancy import namespace_of
 from gpuplane.kube.webhooks import find_silent
 
 CHECKS_AT_ONCE = 2
@@ -302,7 +303,7 @@ class Releases:
                 "deployment_type",
             )
         version = (await self._client.version()).text
-        namespace = names.namespace_of(plan.tenant_name)
+        namespace = namespace_of(plan.tenant_name)
         try:
             with contextlib.ExitStack() as place:
                 found = find_chart(self._tools, plan)

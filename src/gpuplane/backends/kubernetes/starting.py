@@ -248,7 +248,7 @@ async def make(
 
 async def ensure_tenant(client: KubeClient, plan: AttemptPlan, namespace: str) -> None:
     """Make the namespace of a plan's tenant unless it is there."""
-    marks = {names.TENANT: names.slug(plan.tenant_name, 56), names.TENANT_ID: str(plan.tenant_id)}
+    marks = {names.TENANT: plan.tenant_name, names.TENANT_ID: str(plan.tenant_id)}
     await ensure_namespace(client, namespace, marks)
 
 

@@ -47,6 +47,7 @@ from gpuplane.backends.kubernetes.manifests.standins import compute_stand_in
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.quantities import BadQuantity, milli_of, parse_quantity
+from gpuplane.kube.tenancy import namespace_of
 
 DEVICE, REPLICA, HELPER = "device", "replica", "helper"
 
@@ -107,7 +108,7 @@ def compute_release(
     Raises:
         BackendError: If the chart may not run, or does not fit what the job asks for.
     """
-    namespace = names.namespace_of(plan.tenant_name)
+    namespace = namespace_of(plan.tenant_name)
     ranks_of(plan)
     name = names.workload_name(plan.job_name, plan.ref.attempt_id)
     labels = owner_labels(plan, cluster_id)

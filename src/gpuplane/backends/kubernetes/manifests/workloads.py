@@ -31,6 +31,7 @@ from gpuplane.backends.kubernetes.manifests.workspaces import (
 from gpuplane.backends.kubernetes.served import Served
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.workloads import JobType
+from gpuplane.kube.tenancy import namespace_of
 
 MANIFEST_FORMAT = 1
 
@@ -117,7 +118,7 @@ def compute_workload(
             main = jobs.compute_job(plan, cluster_id, template)
             if len(plan.replicas) > 1:
                 owned.append(jobs.compute_headless(plan, cluster_id))
-    namespace = names.namespace_of(plan.tenant_name)
+    namespace = namespace_of(plan.tenant_name)
     _finish(plan, main, namespace)
     if plan.local_queue:
         release = {**release, "metadata": {"labels": queue_labels(plan)}}

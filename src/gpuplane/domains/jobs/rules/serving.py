@@ -4,10 +4,9 @@ Owns no decision: whether an attempt runs is judged by `rules.attempts`, and why
 wanted and not there waits is told by the scheduler or the cluster's Kueue.
 """
 
-from typing import NamedTuple
-
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.workloads import HealthCheck, JobType
+from gpuplane.domains.jobs.rules.remarks import Remark
 from gpuplane.domains.jobs.rules.scaling import GROWING, count_ready, list_staying
 from gpuplane.domains.jobs.rules.values import Attempt, Job, Replica
 
@@ -19,31 +18,24 @@ FIX_PROBE = (
 FIX_NONE = "Give it replicas: `gpuplane jobs scale JOB 1`."
 
 
-class Serving(NamedTuple):
-    """A sentence and what to do about it; both empty where nothing is to be told."""
-
-    sentence: str = ""
-    fix: str = ""
-
-
-def describe_serving(job: Job, attempt: Attempt) -> Serving:
+def describe_serving(job: Job, attempt: Attempt) -> Remark:
     """Return what of a service does not serve; empty where all that it has does, and of others."""
     if job.job_type is not JobType.SERVICE or attempt.state not in GROWING:
-        return Serving()
+        return Remark()
     staying = sorted(list_staying(attempt), key=lambda each: each.rank)
     wanted = len(staying) if attempt.replicas_wanted is None else attempt.replicas_wanted
     if not wanted:
-        return Serving("It runs with no replica: none is wanted just now.", FIX_NONE)
+        return Remark("It runs with no replica: none is wanted just now.", FIX_NONE)
     waiting = [each for each in staying if each.phase != "running" or each.ready is False]
     if not waiting:
-        return Serving()
+        return Remark()
     probed = [each for each in waiting if _is_probed(job, each)]
     if not probed and job.status is not JobStatus.RUNNING:
-        return Serving()  # it is being started, which is told as of any job
+        return Remark()  # it is being started, which is told as of any job
     told = next((each.message for each in waiting if each.message), STARTING)
     why = _describe_probe(job, probed[0]) if probed else told
     sentence = f"{count_ready(attempt)} of {wanted} replicas are ready: {why}"
-    return Serving(sentence, FIX_PROBE if probed else "")
+    return Remark(sentence, FIX_PROBE if probed else "")
 
 
 def _is_probed(job: Job, replica: Replica) -> bool:

@@ -26,8 +26,9 @@ from gpuplane.domains.jobs.rules.fixes import (
     describe_writing,
 )
 from gpuplane.domains.jobs.rules.offers import Offer
+from gpuplane.domains.jobs.rules.remarks import Remark
 from gpuplane.domains.jobs.rules.scaling import count_missing
-from gpuplane.domains.jobs.rules.serving import Serving, describe_serving
+from gpuplane.domains.jobs.rules.serving import describe_serving
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.nodes import service as nodes
@@ -110,7 +111,7 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
     reason = job.reason
     sentence = job.status_message or describe_standing(job.status, job.condition)
     explanation: tuple[str, ...] = ()
-    serving = Serving()
+    serving = Remark()
     if job.current_attempt_id is not None:
         attempt = attempts_repository.find_attempt(session, job.current_attempt_id)
         if attempt is not None and attempt.explanation is not None:
@@ -121,7 +122,7 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
             # Why it was placed is told below; here, what it waits for since.
             told = (each.message for each in attempt.replicas if each.message)
             sentence = next(told, sentence)
-        serving = Serving() if attempt is None or job.reason else describe_serving(job, attempt)
+        serving = Remark() if attempt is None or job.reason else describe_serving(job, attempt)
         if serving.sentence:  # what serves nobody comes before why there is not more of it
             explanation = (sentence, *explanation) if reason else explanation
             sentence = serving.sentence
@@ -137,14 +138,14 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
 
 
-def _find_unwritten(session: ReadSession, job: Job, offer: Offer) -> Serving:
+def _find_unwritten(session: ReadSession, job: Job, offer: Offer) -> Remark:
     """Return which queue of an offered job is not on its cluster; empty where all of them are."""
     tenant = identity.tenants_by_ids(session, {job.tenant_id})[job.tenant_id].name
     door = (tenant, offer.queue_name)
     said = queues.find_unwritten(session, offer.cluster_id, door, offer.cluster_queue)
     if not said:
-        return Serving()
-    return Serving(said, describe_writing(clusters.get_cluster(session, offer.cluster_id).name))
+        return Remark()
+    return Remark(said, describe_writing(clusters.get_cluster(session, offer.cluster_id).name))
 
 
 def _find_mending(session: ReadSession, offer: Offer) -> str:

@@ -242,7 +242,8 @@ def _log_line(stream: bytes, tag: bytes, text: bytes) -> bytes:
 
 async def _within(seconds: float, awaited: Awaitable[Any]) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(awaited, seconds)
+        async with asyncio.timeout(seconds):
+            await awaited
 
 
 class MemoryByGroup:

@@ -164,7 +164,8 @@ class PodRun:
                     cwd=container.command.folder,
                     env=container.command.environment,
                 )
-                await asyncio.wait_for(process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
         if "running" in container.state:
             await container.end(grace_s)
             # Its own task has yet to read how it ended.

@@ -27,7 +27,8 @@ class Probe:
     async def succeeds(self, container: Container) -> bool:
         """Return whether the container answers once."""
         try:
-            return await asyncio.wait_for(self._ask(container), self.timeout_s)
+            async with asyncio.timeout(self.timeout_s):
+                return await self._ask(container)
         except (OSError, ValueError, TimeoutError, httpx2.HTTPError):
             return False
 

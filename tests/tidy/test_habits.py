@@ -126,6 +126,21 @@ def test_no_test_sleeps() -> None:
     assert found == [], "wait on the event, or use tests.waiting"
 
 
+def test_nothing_waits_in_a_way_that_loses_its_own_cancellation() -> None:
+    """Before Python 3.12 `asyncio.wait_for` returns as if it had not been cancelled.
+
+    It does when what it waits for ends in the same moment (github.com/python/cpython/issues/86296).
+    """
+    found = [
+        place(path, node)
+        for folder in ("src", "rig")
+        for path in python_files(folder)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and called_name(node) == "asyncio.wait_for"
+    ]
+    assert found == [], "write `async with asyncio.timeout(seconds):`"
+
+
 def test_no_test_replaces_our_own_functions() -> None:
     found = [
         place(path, node)

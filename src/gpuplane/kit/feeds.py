@@ -77,4 +77,5 @@ class Feed:
     async def wait(self, news: asyncio.Event, timeout_s: float) -> None:
         """Return once the stream has grown since `next_news`, or after the time."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(news.wait(), min(timeout_s, self.poll_s))
+            async with asyncio.timeout(min(timeout_s, self.poll_s)):
+                await news.wait()

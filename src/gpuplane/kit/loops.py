@@ -120,6 +120,8 @@ class LoopRunner:
         while True:
             wake.clear()
             again = await self.turn(body, state)
+            if _is_being_cancelled():
+                return  # its body kept that to itself
             if again:
                 await asyncio.sleep(0)
                 continue
@@ -134,7 +136,8 @@ class LoopRunner:
             if last_s > PAUSE_FIRST_S:
                 await asyncio.sleep(pause)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), timeout=delay)
+                async with asyncio.timeout(delay):
+                    await wake.wait()
 
     async def turn(self, body: LoopBody, state: LoopState) -> bool:
         """Run one turn and record how it went."""

@@ -1,6 +1,7 @@
 """Loops run by wake-up and by period, one turn at a time, and survive their own errors."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -73,6 +74,47 @@ async def test_a_loop_that_knows_of_more_work_runs_on() -> None:
     await loop.wait_for(5)
     await runner.stop()
     assert loop.turns == 5
+
+
+@pytest.mark.parametrize("later", range(5))
+async def test_a_loop_ends_though_it_is_woken_in_the_moment_in_which_it_is_stopped(
+    later: int,
+) -> None:
+    runner, loop = LoopRunner(FakeClock()), CountingLoop()
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(1)
+    await asyncio.sleep(0)  # it waits to be woken
+    runner.wake(["counting"])
+    for _ in range(later):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(runner.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "loop:counting" not in {task.get_name() for task in asyncio.all_tasks()}
+    await stopping
+
+
+class DeafLoop(CountingLoop):
+    """Keeps to itself that it was cancelled."""
+
+    async def run_once(self) -> bool:
+        self.turns += 1
+        self.turned.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return False
+
+
+async def test_a_loop_ends_though_its_body_keeps_its_cancellation_to_itself() -> None:
+    runner, loop = LoopRunner(FakeClock()), DeafLoop()
+    runner.add(loop)
+    runner.start()
+    await loop.wait_for(1)
+    stopping = asyncio.create_task(runner.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert stopping.done()
 
 
 class KeepingLoop(CountingLoop):

@@ -102,7 +102,8 @@ class Watch:
         if min(self.descriptors) < 0:
             timeout_s = min(timeout_s, _LOOK_S)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         self._changed.clear()
 
     def close(self) -> None:

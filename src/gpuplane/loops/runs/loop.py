@@ -285,7 +285,8 @@ class RunsLoop:
         if not self._has_room():
             timeout = self._settings.poll_s  # nothing can be claimed before an answer comes
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
 
     async def _turn(self, replies: list[Reply], room: int, *, looks: bool) -> runs.Advance:
         if looks:

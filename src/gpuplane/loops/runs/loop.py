@@ -16,6 +16,7 @@ from gpuplane.db.questions import LAST_INSTANT, Question
 from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
+from gpuplane.loops.looks import end_tasks
 from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.runs.worker import Workbench
 
@@ -111,8 +112,7 @@ class RunsLoop:
     async def stop(self) -> None:
         """End the work; steps under way are given to others at once."""
         if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait([self._pump])
+            await end_tasks([self._pump])
             self._pump = None
         await self._bench.stop()
         if self.owner:

@@ -68,17 +68,25 @@ def namespace_of(tenant: str) -> str:
 
 
 def namespace_object(tenancy: Tenancy) -> Object:
-    """Return the namespace: Pod Security `baseline` is enforced, `restricted` warns."""
+    """Return the namespace of a tenant."""
+    marks = {
+        CLUSTER_LABEL: tenancy.cluster_id,
+        TENANT_LABEL: tenancy.name,
+        TENANT_ID_LABEL: tenancy.tenant_id,
+    }
+    return walled_namespace(tenancy.namespace, marks)
+
+
+def walled_namespace(name: str, labels: Mapping[str, str]) -> Object:
+    """Return a namespace of ours: Pod Security `baseline` is enforced, `restricted` warns."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
-            "name": tenancy.namespace,
+            "name": name,
             "labels": {
                 **MANAGED,
-                CLUSTER_LABEL: tenancy.cluster_id,
-                TENANT_LABEL: tenancy.name,
-                TENANT_ID_LABEL: tenancy.tenant_id,
+                **labels,
                 "pod-security.kubernetes.io/enforce": "baseline",
                 "pod-security.kubernetes.io/enforce-version": "latest",
                 "pod-security.kubernetes.io/warn": "restricted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,8 @@ from gpuplane.core.ids import GpuId, ReplicaId
 from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import HealthCheck, JobType, ResourceRequest
 from gpuplane.kit.ids import new_id
-from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SECRET, SERVICE
+from gpuplane.kube.kinds import CONFIG_MAP, DEPLOYMENT, JOB, NAMESPACE, POD, SECRET, SERVICE
+from gpuplane.kube.tenancy import namespace_of
 from tests.contract.builders import a_plan
 from tests.contract.factories import replicas_of, until, until_over, until_phase
 from tests.contract.kubernetes import SETTINGS, KubernetesFactory, MovedClock
@@ -64,6 +66,23 @@ async def test_each_rank_of_a_training_runs_on_the_node_that_was_chosen_for_it(
         assert text == f"{rank} of 2 at {node}, master {name}-0.{name}:29500\n"
     [headless] = await backend.client.list(SERVICE, labels=labels_of(plan))
     assert headless["spec"]["clusterIP"] == "None"
+
+
+async def test_a_tenant_with_the_longest_name_has_a_walled_namespace_of_its_own(
+    factory: KubernetesFactory, backend: KubernetesBackend
+) -> None:
+    name = uuid.uuid4().hex + "-" * 10 + "a" * 21
+    plan = replace(
+        a_plan(node_name=factory.node_name, resources=SMALL, command=("true",)), tenant_name=name
+    )
+    await backend.ensure_workload(plan, {})
+    [over] = await until_over(factory, backend, plan.ref)
+    assert over.reason == Word.COMPLETED
+    labels = (await backend.client.get(NAMESPACE, namespace_of(name)))["metadata"]["labels"]
+    ours = {names.TENANT: name, names.TENANT_ID: str(plan.tenant_id)}
+    assert labels.items() >= ours.items()
+    assert labels[names.CLUSTER] == str(backend.cluster_id)
+    assert labels["pod-security.kubernetes.io/enforce"] == "baseline"
 
 
 async def test_a_failed_rank_ends_the_others_and_is_told_from_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gpuplane.kube.kinds import (
     RESOURCE_QUOTA,
     SERVICE_ACCOUNT,
 )
+from gpuplane.kube.tenancy import Tenancy, namespace_object
 from tests.kubernetes.kueue.worlds import KueueWorld
 
 GPU = "nvidia.com/gpu"
@@ -93,9 +95,15 @@ async def test_a_tenant_is_set_up_and_taken_away_however_often_it_is_asked(
     assert tenant not in declared
 
 
-async def test_a_namespace_that_was_not_made_here_is_left_alone(world: KueueWorld) -> None:
+@pytest.mark.parametrize("whose", ["a person's", "an earlier tenant's of that name"])
+async def test_a_namespace_that_is_not_this_tenants_is_left_alone(
+    world: KueueWorld, whose: str
+) -> None:
     tenant = await world.tenant("bolt")
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"tenant-{tenant}"}}
+    if whose != "a person's":
+        former = Tenancy(tenant, str(uuid.uuid4()), str(world.cluster_id), {})
+        space = namespace_object(former)
     await world.client.create(space)
     gone = await run(world, "DELETE", f"/clusters/{world.name}/tenants/{tenant}")
     assert gone["status"] == "failed"

@@ -53,6 +53,7 @@ from gpuplane.kit.clock import Clock
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError, NotThere, Unreachable
 from gpuplane.kube.kinds import JOB_SET, POD, ROUTE, SCALED_OBJECT, STORAGE_CLASS
+from gpuplane.kube.tenancy import walled_namespace
 
 NOTHING_KEPT = "NothingKept"
 """The word of a BackendError for an attempt of which nothing is kept."""
@@ -409,7 +410,8 @@ class KubernetesBackend:
 
     async def _open(self) -> None:
         with starting.told():
-            await starting.ensure_namespace(self.client, self.settings.records_namespace, {})
+            made = walled_namespace(self.settings.records_namespace, {})
+            await starting.ensure_namespace(self.client, made)
             group, keda, classes = await asyncio.gather(
                 self.client.served(JOB_SET.group),
                 self.client.served(SCALED_OBJECT.group),

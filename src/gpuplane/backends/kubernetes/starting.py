@@ -65,6 +65,7 @@ from gpuplane.kube.errors import (
     Unreadable,
 )
 from gpuplane.kube.kinds import JOB, NAMESPACE, Kind
+from gpuplane.kube.tenancy import Tenancy, namespace_object
 from gpuplane.kube.webhooks import find_silent
 
 RELEASED = names.RELEASED
@@ -131,26 +132,12 @@ def told_at_start() -> Iterator[None]:
         raise BackendError(Word.START_REFUSED, error.message) from cause
 
 
-async def ensure_namespace(client: KubeClient, name: str, labels: Mapping[str, str]) -> None:
+async def ensure_namespace(client: KubeClient, made: Mapping[str, Any]) -> None:
     """Make a namespace unless it is there; one that is there is left as it is."""
-    if await client.find(NAMESPACE, name) is not None:
+    if await client.find(NAMESPACE, made["metadata"]["name"]) is not None:
         return
-    # Pod Security: what the specification enforces and warns of (production scenarios, 1.5).
-    obj = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "app.kubernetes.io/managed-by": "gpuplane",
-                "pod-security.kubernetes.io/enforce": "baseline",
-                "pod-security.kubernetes.io/warn": "restricted",
-                **labels,
-            },
-        },
-    }
     with contextlib.suppress(AlreadyThere):
-        await client.create(obj)
+        await client.create(made)
 
 
 async def ensure_started(
@@ -224,7 +211,7 @@ async def make(
     cluster_id: str,
 ) -> dict[str, Any]:
     """Make a workload and what it owns, held back; return it as the cluster has it."""
-    await ensure_tenant(client, plan, workload.namespace)
+    await ensure_tenant(client, plan, cluster_id)
     if plan.dispatches:
         # What it needs is made where it is dispatched to: here no pod of it ever runs.
         await name_manager(client, workload, plan.local_queue)
@@ -246,10 +233,10 @@ async def make(
     return main
 
 
-async def ensure_tenant(client: KubeClient, plan: AttemptPlan, namespace: str) -> None:
-    """Make the namespace of a plan's tenant unless it is there."""
-    marks = {names.TENANT: plan.tenant_name, names.TENANT_ID: str(plan.tenant_id)}
-    await ensure_namespace(client, namespace, marks)
+async def ensure_tenant(client: KubeClient, plan: AttemptPlan, cluster_id: str) -> None:
+    """Make the namespace of a plan's tenant as onboarding does, unless it is there."""
+    tenancy = Tenancy(plan.tenant_name, str(plan.tenant_id), cluster_id, {})
+    await ensure_namespace(client, namespace_object(tenancy))
 
 
 async def make_owned(

@@ -14,6 +14,7 @@ from gpuplane.kube.errors import FieldConflict
 from gpuplane.kube.kinds import NAMESPACE
 from gpuplane.kube.tenancy import (
     CLUSTER_LABEL,
+    TENANT_ID_LABEL,
     Tenancy,
     account_object,
     limits_object,
@@ -99,7 +100,8 @@ async def remove_namespace(
         if found is None:
             return Completed({"deleted": []})
         labels = found["metadata"].get("labels") or {}
-        if labels.get(CLUSTER_LABEL) not in cluster.known_ids:
+        is_of_tenant = labels.get(TENANT_ID_LABEL) == tenancy.tenant_id
+        if not is_of_tenant or labels.get(CLUSTER_LABEL) not in cluster.known_ids:
             said = f"Namespace {tenancy.namespace} was not made here; it was left as it is."
             return Failed("NotOurs", said, is_final=True)
         await client.delete(NAMESPACE, tenancy.namespace, uid=found["metadata"]["uid"])

@@ -40,19 +40,30 @@ async def test_one_that_hangs_is_waited_for_once_and_begun_once() -> None:
     await looks.stop()
 
 
-async def test_a_failure_is_raised_once_every_other_was_waited_for() -> None:
-    looks, done = Looks("test"), []
+async def fails() -> None:
+    raise ValueError("no")
 
-    async def fails() -> None:
-        raise ValueError("no")
 
-    async def works() -> None:
-        await asyncio.sleep(0)
-        done.append(True)
+async def goes_well() -> None:
+    await asyncio.sleep(0)
 
+
+async def test_what_fails_for_one_is_logged_once_and_fails_no_turn_of_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks = Looks("test")
+    for _ in range(3):
+        await looks.run({QUICK: fails, SLOW: goes_well}, 5)
+    assert caplog.text.count(f"test of cluster {QUICK} failed") == 1
+    assert "ValueError: no" in caplog.text
+    await looks.run({QUICK: goes_well, SLOW: goes_well}, 5)
+    await looks.run({QUICK: fails, SLOW: goes_well}, 5)
+    assert caplog.text.count(f"test of cluster {QUICK} failed") == 2
+
+
+async def test_a_failure_is_raised_where_none_went_well() -> None:
     with pytest.raises(ValueError, match="no"):
-        await looks.run({QUICK: fails, SLOW: works}, 5)
-    assert done == [True]
+        await Looks("test").run({QUICK: fails, SLOW: fails}, 5)
 
 
 async def test_stopping_ends_what_is_under_way() -> None:

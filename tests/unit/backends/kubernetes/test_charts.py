@@ -58,7 +58,7 @@ def an_object(kind: str = "Deployment", name: str = "web", **more: Any) -> dict[
     spec: dict[str, Any] = {"template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}}
     if kind == "Pod":
         spec = pod
-    api = {"Pod": "v1", "Job": "batch/v1", "Deployment": "apps/v1"}.get(kind, "apps/v1")
+    api = {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
     return {
         "apiVersion": more.pop("api", api),
         "kind": kind,
@@ -194,6 +194,93 @@ def test_a_chart_that_does_not_fit_is_refused_by_field_and_reason(
     assert refused.value.message.startswith(f"{field}: ")
     assert why in refused.value.message
     assert refused.value.word == Word.START_REFUSED
+
+
+def cpus(count: object) -> dict[str, Any]:
+    """Return what asks for so many cores."""
+    return {"resources": {"requests": {"cpu": count}}}
+
+
+def hook(*events: str) -> dict[str, Any]:
+    """Return the metadata of a hook."""
+    return {"annotations": {"helm.sh/hook": ",".join(events)}}
+
+
+FORBID = {"concurrencyPolicy": "Forbid"}
+
+
+def a_cron_job(parallelism: object, **spec: Any) -> dict[str, Any]:
+    """Return a CronJob whose pods ask for half a core."""
+    job = an_object("Job", container=cpus("500m"), spec={"parallelism": parallelism})
+    made = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
+    return {**made, "spec": {"jobTemplate": {"spec": job["spec"]}, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "why"),
+    [
+        ([an_object("Pod", "p", container=cpus(64))], "cpu_cores", "64000m"),
+        ([an_object("Job", "j", container=cpus("250m"), spec={"parallelism": 5})], "cpu_cores",
+         "1250m"),
+        ([an_object("Job", "j", container=cpus("250m"), spec={"parallelism": 5.0})], "spec.chart",
+         "Job j has parallelism: 5.0"),
+        ([an_object("ReplicaSet", "r", spec={"replicas": 100.0})], "spec.chart",
+         "ReplicaSet r has replicas: 100.0"),
+        ([an_object(spec={"replicas": True})], "spec.chart", "has replicas: True"),
+        ([a_cron_job(3, **FORBID)], "cpu_cores", "1500m"),
+        ([a_cron_job(1.5, **FORBID)], "spec.chart", "CronJob nightly has parallelism: 1.5"),
+        ([a_cron_job(1, concurrencyPolicy="Allow")], "spec.chart", "any number of runs"),
+        ([an_object(pod={"initContainers": [{"name": "s", "restartPolicy": "Always"} | cpus(2)]})],
+         "cpu_cores", "2000m"),
+        ([an_object(pod={"initContainers": [{"name": "i"} | cpus(2)]})], "cpu_cores", "2000m"),
+        ([an_object(pod={"initContainers": [
+            {"name": "s", "restartPolicy": "Always"} | cpus("600m"),
+            {"name": "i"} | cpus("600m")]})],
+         "cpu_cores", "1200m"),
+        ([an_object(pod=cpus(64))], "cpu_cores", "64000m"),
+        ([an_object(pod={"resources": {"limits": {"memory": "64Gi"}}})], "memory_gb", "65536 MiB"),
+        ([an_object(pod=cpus("much"))], "spec.chart",
+         "Deployment web: resources.requests.cpu cannot be read"),
+        ([an_object(pod={"resources": "much"})], "spec.chart", "it is no mapping"),
+        ([an_object(pod={"overhead": {"cpu": 3}})], "cpu_cores", "3000m"),
+        ([an_object(container={"resources": {"limits": {"cpu": 2}, "requests": {"cpu": None}}})],
+         "cpu_cores", "2000m"),
+        ([an_object("Job", "j", metadata=hook("pre-install"), container=cpus(2))], "cpu_cores",
+         "2000m"),
+        ([an_object(container=cpus(1)),
+          an_object("Job", "j", metadata=hook("post-install"), container=cpus(1))], "cpu_cores",
+         "2000m"),
+        ([an_object(container=cpus(1)),
+          an_object("ReplicaSet", "r", metadata=hook("pre-install"), container=cpus(1))],
+         "cpu_cores", "2000m"),
+    ],
+)  # fmt: skip
+def test_every_pod_that_a_chart_makes_counts_against_what_its_job_asks_for(
+    more: list[Any], field: str, why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(name="other"), *more)
+    assert refused.value.message.startswith(f"{field}: ")
+    assert why in refused.value.message
+
+
+def test_what_runs_one_after_another_is_counted_once() -> None:
+    before = ("pre-install", "pre-upgrade")
+    release = computed(
+        a_release_plan(),
+        an_object(container=cpus("600m"), pod={"initContainers": [{"name": "i"} | cpus(1)]}),
+        an_object("Job", "first", metadata=hook(*before), container=cpus(1)),
+        an_object("Pod", "second", metadata=hook("pre-install"), container=cpus(1)),
+        an_object("Job", "third", container=cpus(0)),
+    )
+    assert len(release.objects) == 4
+
+
+def test_runs_of_a_cron_job_never_overlap_unless_it_says_so_and_is_refused() -> None:
+    for policy, written in ((None, "Forbid"), ("Forbid", "Forbid"), ("Replace", "Replace")):
+        cron = a_cron_job(2, concurrencyPolicy=policy)
+        _, made = computed(a_release_plan(), an_object(), cron).objects
+        assert made["spec"]["concurrencyPolicy"] == written
 
 
 def test_pods_with_gpus_get_a_rank_each_and_others_any_node_of_the_job() -> None:

@@ -4,7 +4,7 @@ Owns the list of kinds and the refusals, each with the field of the job, the rea
 help. Never changes an object.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuplane.backends.interface import BackendError, Unfit
@@ -52,6 +52,7 @@ _WHY_NOT = {
     "LimitRange": "a tenant's limits are set by its administrators",
 }
 
+HOOK = "helm.sh/hook"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 _MEND = "Mend it in spec.chart.values, or in the chart's templates."
@@ -174,19 +175,31 @@ def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:
     Raises:
         BackendError: With field, reason and fix.
     """
-    replicas = (obj.get("spec") or {}).get("replicas")
-    is_number = isinstance(replicas, int | float) and not isinstance(replicas, bool)
-    if replicas is not None and (not is_number or replicas < 0):
-        raise refusal(f"{called} has replicas: {str(replicas)[:60]}", _MEND)
+    key, copies = _told_copies(obj)
+    # An API server takes 100.0 for a hundred: only of a whole number is it known what it makes.
+    is_number = isinstance(copies, int) and not isinstance(copies, bool)
+    if copies is not None and (not is_number or copies < 0):
+        raise refusal(f"{called} has {key}: {str(copies)[:60]}", _MEND)
+    policy = (obj.get("spec") or {}).get("concurrencyPolicy")
+    if obj["kind"] == "CronJob" and policy not in (None, "Forbid", "Replace"):
+        raise refusal(
+            f"{called} may start any number of runs beside those that have not ended",
+            "Set its concurrencyPolicy to Forbid or Replace.",
+        )
     for container in containers_of(spec):
-        resources = container.get("resources") or {}
-        for key in ("requests", "limits"):
-            amounts = resources.get(key) if isinstance(resources, dict) else resources
-            where = f"{called}, container {container.get('name')}: resources.{key}"
-            if amounts is not None and not isinstance(amounts, dict):
-                raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
-            for name, amount in (amounts or {}).items():
-                _check_amount(f"{where}.{name}", amount)
+        _check_resources(f"{called}, container {container.get('name')}", container.get("resources"))
+    _check_resources(called, spec.get("resources"))
+    _check_resources(called, {"overhead": spec.get("overhead")})
+
+
+def _check_resources(called: str, resources: Any) -> None:
+    for key in ("requests", "limits", "overhead"):
+        amounts = resources.get(key) if isinstance(resources, dict) else resources or None
+        where = f"{called}: {'' if key == 'overhead' else 'resources.'}{key}"
+        if amounts is not None and not isinstance(amounts, dict):
+            raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
+        for name, amount in (amounts or {}).items():
+            _check_amount(f"{where}.{name}", amount)
 
 
 def _check_amount(where: str, amount: object) -> None:
@@ -198,6 +211,51 @@ def _check_amount(where: str, amount: object) -> None:
         raise refusal(f"{where} cannot be read: {error}", _MEND) from None
     if is_negative:
         raise refusal(f"{where} is negative: {amount}", _MEND)
+
+
+def copies_of(obj: Object) -> int:
+    """Return how many pods an object makes at once, once its amounts were checked."""
+    _, copies = _told_copies(obj)
+    return 1 if copies is None else int(copies)
+
+
+def _told_copies(obj: Object) -> tuple[str, Any]:
+    """Return (field, value) that says how many pods an object makes at once."""
+    kind, spec = obj["kind"], obj.get("spec") or {}
+    if kind == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    key = "parallelism" if kind in ("Job", "CronJob") else "replicas"
+    return key, None if kind == "Pod" else spec.get(key)
+
+
+def hooks_of(obj: Mapping[str, Any]) -> frozenset[str]:
+    """Return the events of Helm that an object waits for, empty where it is no hook."""
+    told = str((obj["metadata"].get("annotations") or {}).get(HOOK) or "")
+    return frozenset(each.strip() for each in told.split(",")) - {""}
+
+
+def pod_spec_of(obj: Object) -> Mapping[str, Any]:
+    """Return the spec of the pods that an object makes, empty where it makes none."""
+    path = TEMPLATED.get(obj["kind"])
+    if path is None:
+        return {}
+    if not path:
+        return obj.get("spec") or {}
+    return template_at(obj, path, str(obj["kind"])).get("spec") or {}
+
+
+def template_at(obj: Object, path: Sequence[str], called: str) -> Object:
+    """Return the pod template of an object.
+
+    Raises:
+        BackendError: If there is none.
+    """
+    found: Any = obj
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise refusal(f"{called} has no pod template", "Look at the chart.")
+    return found
 
 
 def containers_of(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

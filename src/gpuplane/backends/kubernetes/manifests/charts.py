@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.chartamounts import check_total
 from gpuplane.backends.kubernetes.manifests.chartrules import (
     LASTING,
     TEMPLATED,
@@ -28,7 +29,10 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     check_pod,
     check_queued,
     containers_of,
+    hooks_of,
+    pod_spec_of,
     refusal,
+    template_at,
 )
 from gpuplane.backends.kubernetes.manifests.devices import (
     GPU_RESOURCES,
@@ -46,7 +50,7 @@ from gpuplane.backends.kubernetes.manifests.pods import (
 from gpuplane.backends.kubernetes.manifests.standins import compute_stand_in
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
-from gpuplane.core.quantities import BadQuantity, milli_of, parse_quantity
+from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.kube.tenancy import namespace_of
 
 DEVICE, REPLICA, HELPER = "device", "replica", "helper"
@@ -54,7 +58,7 @@ DEVICE, REPLICA, HELPER = "device", "replica", "helper"
 SECRET_NAME = "$(GPUPLANE_SECRET)"
 """In a value: becomes the name of the Secret that holds the job's secrets."""
 
-HOOK = "helm.sh/hook"
+_TESTS = frozenset({"test", "test-success", "test-failure"})
 _DEVICES = (*GPU_RESOURCES, NVIDIA_CORES, NVIDIA_MEMORY, NVIDIA_MEMORY_SHARE)
 
 
@@ -127,7 +131,8 @@ def compute_release(
             kept.append(_owned(obj, plan, settings, given))
     if not kept:
         raise refusal("the chart makes nothing", "Look at spec.chart.values.")
-    _check_amounts(plan, kept)
+    devices = [obj for obj in kept if obj["metadata"]["labels"][names.PART] == DEVICE]
+    check_total(plan, kept, devices)
     service, port = _find_address(plan, kept)
     if plan.local_queue:
         anchor = compute_stand_in(plan, settings, cluster_id, namespace)
@@ -208,8 +213,8 @@ def _read(document: object) -> Object | None:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         raise refusal(f"a {document['kind']} of the chart has no name", "Look at the chart.")
-    hooks = str((metadata.get("annotations") or {}).get(HOOK, "")).split(",")
-    if all(each.strip() in ("test", "test-success", "test-failure") for each in hooks):
+    hooks = hooks_of(document)
+    if hooks and hooks <= _TESTS:
         return None
     return {"apiVersion": "v1", **document}
 
@@ -227,13 +232,13 @@ def _owned(
         return made
     spec: Object = dict(made.get("spec") or {})
     called = f"{obj['kind']} {metadata['name']}"
-    check_amounts(called, obj, _pod_spec(obj))
+    check_amounts(called, obj, pod_spec_of(obj))
     part = _part_of(plan, obj, called)
     metadata["labels"][names.PART] = part
     if not path:
         made["spec"] = _gated(called, spec, plan, settings, part)
         return made
-    template = _at(made, path, called)
+    template = template_at(made, path, called)
     labels = (template.get("metadata") or {}).get("labels") or {}
     gated = {
         **template,
@@ -242,6 +247,9 @@ def _owned(
         "spec": _gated(called, dict(template.get("spec") or {}), plan, settings, part),
     }  # fmt: skip
     made = _with(made, path, gated)
+    if obj["kind"] == "CronJob":  # one run at a time was counted
+        policy = made["spec"].get("concurrencyPolicy") or "Forbid"
+        made["spec"] = {**made["spec"], "concurrencyPolicy": policy}
     if obj["kind"] == "StatefulSet":
         kept = {key: text for key, text in given.items() if key not in
                 (names.ATTEMPT_ID, names.ATTEMPT, names.EPOCH)}  # fmt: skip
@@ -251,15 +259,6 @@ def _owned(
             for each in made["spec"].get("volumeClaimTemplates") or ()
         ]  # fmt: skip
     return made
-
-
-def _at(obj: Object, path: Sequence[str], called: str) -> Object:
-    found: Any = obj
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        raise refusal(f"{called} has no pod template", "Look at the chart.")
-    return found
 
 
 def _with(obj: Object, path: Sequence[str], value: Object) -> Object:
@@ -291,7 +290,7 @@ def _part_of(plan: AttemptPlan, obj: Object, called: str) -> str:
     Raises:
         BackendError: If they ask for other devices than the job does.
     """
-    asked = _devices_of(_pod_spec(obj))
+    asked = _devices_of(pod_spec_of(obj))
     wanted = compute_claim(plan.resources, ()).resources
     if asked and not wanted:
         raise refusal(
@@ -326,52 +325,6 @@ def _devices_of(spec: Mapping[str, Any]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _check_amounts(plan: AttemptPlan, objects: Sequence[Object]) -> None:
-    """Refuse a chart whose pods ask for more than the job: only that is set aside."""
-    count = len(plan.replicas)
-    devices = lasting = cpu = memory = 0
-    for obj in objects:
-        if obj["kind"] not in LASTING:
-            continue
-        copies = (obj.get("spec") or {}).get("replicas", 1)
-        copies = copies if isinstance(copies, int) else 1
-        lasting += copies
-        if obj["metadata"]["labels"][names.PART] == DEVICE:
-            devices += copies
-        for container in _pod_spec(obj).get("containers") or ():
-            resources = container.get("resources") or {}
-            requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-            cpu += copies * _milli(requests.get("cpu", 0))
-            memory += copies * _bytes(requests.get("memory", 0))
-    has_gpus = plan.resources.gpu_count > 0
-    if has_gpus and devices != count:
-        raise refusal(
-            f"{devices} pods of the chart ask for GPUs, and the job has {count} replicas",
-            "Have spec.chart.values and replicas.count say the same.",
-            "replicas.count",
-        )
-    if not has_gpus and lasting < count:
-        raise refusal(
-            f"{lasting} pods of the chart run on, and the job has {count} replicas",
-            "Have spec.chart.values and replicas.count say the same.",
-            "replicas.count",
-        )
-    if cpu > count * plan.resources.cpu_milli:
-        raise refusal(
-            f"the chart's pods ask for {cpu}m of CPU, and the job for"
-            f" {count * plan.resources.cpu_milli}m",
-            "Raise cpu_cores.",
-            "cpu_cores",
-        )
-    if memory > count * plan.resources.memory_mib << 20:
-        raise refusal(
-            f"the chart's pods ask for {-(-memory // (1 << 20))} MiB of memory, and the job for"
-            f" {count * plan.resources.memory_mib} MiB",
-            "Raise memory_gb.",
-            "memory_gb",
-        )
-
-
 def _find_address(plan: AttemptPlan, objects: Sequence[Object]) -> tuple[str, int | None]:
     """Return name and port of the Service that is told: with the job's port, else the first."""
     found = [
@@ -386,28 +339,11 @@ def _find_address(plan: AttemptPlan, objects: Sequence[Object]) -> tuple[str, in
     return found[0] if found else ("", None)
 
 
-def _pod_spec(obj: Object) -> Mapping[str, Any]:
-    path = TEMPLATED.get(obj["kind"])
-    if path is None:
-        return {}
-    if not path:
-        return obj.get("spec") or {}
-    return _at(obj, path, str(obj["kind"])).get("spec") or {}
-
-
 def _told(devices: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(devices.items())) or "no GPU"
 
 
 def _count(value: object) -> int:
-    return int(_number(value))
-
-
-def _milli(value: object) -> int:
-    return milli_of(value) if _number(value) else 0
-
-
-def _bytes(value: object) -> int:
     return int(_number(value))
 
 

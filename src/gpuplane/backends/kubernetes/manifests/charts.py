@@ -59,6 +59,9 @@ SECRET_NAME = "$(GPUPLANE_SECRET)"
 """In a value: becomes the name of the Secret that holds the job's secrets."""
 
 _TESTS = frozenset({"test", "test-success", "test-failure"})
+DECIDED = (names.PREFIX, "kueue.x-k8s.io/", "nvidia.com/", "hami.io/")
+"""Beginnings of labels and annotations that are not for a chart: ours, Kueue's, and those by which
+HAMi and NVIDIA's own parts are told which GPU a pod gets."""
 _DEVICES = (*GPU_RESOURCES, NVIDIA_CORES, NVIDIA_MEMORY, NVIDIA_MEMORY_SHARE)
 
 
@@ -223,6 +226,7 @@ def _owned(
     obj: Object, plan: AttemptPlan, settings: KubernetesSettings, given: Mapping[str, str]
 ) -> Object:
     """Return an object with the labels of its attempt, its pods behind the gate."""
+    obj = _without_decided(obj)
     metadata = dict(obj["metadata"])
     metadata.pop("namespace", None)
     metadata["labels"] = {**(metadata.get("labels") or {}), **given, names.PART: HELPER}
@@ -259,6 +263,29 @@ def _owned(
             for each in made["spec"].get("volumeClaimTemplates") or ()
         ]  # fmt: skip
     return made
+
+
+def _without_decided(value: Any) -> Any:
+    """Return a value without the labels and annotations by which what runs where is decided here.
+
+    In the metadata of whatever is in it: of objects, of the templates of pods, Jobs and claims. A
+    pod that brought a rank would be given node and GPUs of that replica, beside its own pod.
+    Dropped and not refused: published charts have some for clusters where nobody else decides.
+    """
+    if isinstance(value, list):
+        return [_without_decided(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _without_decided(each) for key, each in value.items()}
+    metadata = found.get("metadata")
+    if isinstance(metadata, dict):
+        kept = {
+            part: {key: each for key, each in marks.items() if not key.startswith(DECIDED)}
+            for part in ("labels", "annotations")
+            if isinstance(marks := metadata.get(part), dict)
+        }
+        found["metadata"] = {**metadata, **kept}
+    return found
 
 
 def _with(obj: Object, path: Sequence[str], value: Object) -> Object:

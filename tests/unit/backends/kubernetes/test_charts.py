@@ -206,6 +206,90 @@ def hook(*events: str) -> dict[str, Any]:
     return {"annotations": {"helm.sh/hook": ",".join(events)}}
 
 
+CLAIM = {"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}}
+VOLUMES: list[dict[str, Any]] = [
+    {"configMap": {"name": "c"}}, {"secret": {"secretName": "s"}}, {"emptyDir": {}},
+    {"persistentVolumeClaim": {"claimName": "data"}}, {"downwardAPI": {"items": []}},
+    {"ephemeral": CLAIM}, {"image": {"reference": "models:1"}}, {"emptyDir": {}, "nfs": None},
+    {"projected": {"sources": [{"configMap": {"name": "c"}}, {"secret": {"name": "s"}},
+                               {"downwardAPI": {}}]}},
+]  # fmt: skip
+"""What charts may mount."""
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        ({"hostPath": {"path": "/etc"}}, "mounts the host's path /etc"),
+        ({"nfs": {"server": "10.0.0.2", "path": "/exports/other"}}, "of the kind nfs"),
+        ({"iscsi": {"targetPortal": "10.0.0.2"}}, "of the kind iscsi"),
+        ({"csi": {"driver": "nfs.csi.k8s.io"}}, "of the kind csi"),
+        ({"cephfs": {"monitors": []}}, "of the kind cephfs"),
+        ({"rbd": {}}, "of the kind rbd"),
+        ({"glusterfs": {"path": "a"}}, "of the kind glusterfs"),
+        ({"fc": {"lun": 0}}, "of the kind fc"),
+        ({"flexVolume": {"driver": "x"}}, "of the kind flexVolume"),
+        ({"gitRepo": {"repository": "x"}}, "of the kind gitRepo"),
+        ({"local": {"path": "/"}}, "of the kind local"),
+        ({"awsElasticBlockStore": {"volumeID": "v"}}, "of the kind awsElasticBlockStore"),
+        ({"madeUpLater": {}}, "of the kind madeUpLater"),
+        ({"emptyDir": {}, "nfs": {"server": "s"}}, "of the kind nfs"),
+        ({"projected": {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "t"}}]}},
+         "Deployment web, volume v: projected.sources.serviceAccountToken"),
+        ({"projected": {"sources": [{"clusterTrustBundle": {}}]}}, "sources.clusterTrustBundle"),
+    ],
+)  # fmt: skip
+def test_a_volume_that_reaches_beyond_the_tenant_is_refused(
+    volume: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(pod={"volumes": [{"name": "v", **volume}]}))
+    assert refused.value.message.startswith("spec.chart: ")
+    assert why in refused.value.message
+    assert refused.value.word == Word.START_REFUSED
+
+
+def test_volumes_of_the_tenants_own_are_mounted_as_the_chart_has_them() -> None:
+    volumes = [{"name": f"v{at}", **each} for at, each in enumerate(VOLUMES)]
+    [made] = computed(a_release_plan(), an_object(pod={"volumes": volumes})).objects
+    assert made["spec"]["template"]["spec"]["volumes"] == volumes
+
+
+@pytest.mark.parametrize(
+    ("obj", "why"),
+    [
+        (an_object(pod={"automountServiceAccountToken": True}), "asks for a token"),
+        (an_object("Job", pod={"automountServiceAccountToken": True, "serviceAccountName": "a"}),
+         "asks for a token"),
+        ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"},
+          "type": "kubernetes.io/service-account-token"}, "Secret t is to be filled"),
+        ({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "other"},
+          "spec": {"nfs": {"server": "s", "path": "/"}}}, "PersistentVolume other"),
+    ],
+)  # fmt: skip
+def test_a_chart_that_takes_a_token_or_a_volume_of_the_cluster_is_refused(
+    obj: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(), obj)
+    assert why in refused.value.message
+
+
+def test_no_pod_of_a_chart_has_a_token_whatever_its_service_account_says() -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}
+    for told in ({}, {"automountServiceAccountToken": True}):
+        made = computed(
+            a_release_plan(),
+            {**account, **told},
+            an_object(pod={"serviceAccountName": "a"}),
+            an_object("Pod", "p", pod={"automountServiceAccountToken": None}),
+        )
+        written, deployment, pod = made.objects
+        assert written["automountServiceAccountToken"] is False
+        assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
 FORBID = {"concurrencyPolicy": "Forbid"}
 
 

@@ -55,6 +55,17 @@ _WHY_NOT = {
 HOOK = "helm.sh/hook"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
+_VOLUMES = frozenset(
+    {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "downwardAPI", "ephemeral",
+     "projected", "image"}
+)  # fmt: skip
+"""Kinds of volumes that show what is the tenant's or the pod's own, or an image. By any other a
+node mounts what a chart names, with the node's rights: another tenant's export among it."""
+
+_PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
+
+_TOKEN_SECRET = "kubernetes.io/service-account-token"
+
 _MEND = "Mend it in spec.chart.values, or in the chart's templates."
 _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
@@ -95,6 +106,11 @@ def check_object(obj: Object, namespace: str) -> None:
         raise refusal(
             f"the chart makes {called}: {why}",
             "Switch it off in spec.chart.values.",
+        )
+    if kind == "Secret" and obj.get("type") == _TOKEN_SECRET:
+        raise refusal(
+            f"{called} is to be filled with the token of a service account ({_TOKEN_SECRET})",
+            "Switch it off in spec.chart.values: pods of jobs are no users of the cluster.",
         )
     if kind == "Service" and (obj.get("spec") or {}).get("externalIPs"):
         raise refusal(
@@ -139,11 +155,12 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
         if spec.get(key):
             raise refusal(f"{called} asks for {key}", "Set it to false in spec.chart.values.")
     for volume in spec.get("volumes") or ():
-        if "hostPath" in volume:
-            raise refusal(
-                f"{called} mounts the host's path {volume['hostPath'].get('path')}",
-                "Use a claim or an emptyDir instead.",
-            )
+        _check_volume(called, volume)
+    if spec.get("automountServiceAccountToken"):
+        raise refusal(
+            f"{called} asks for a token of its service account (automountServiceAccountToken)",
+            "Set it to false in spec.chart.values: pods of jobs are no users of the cluster.",
+        )
     for container in containers_of(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             raise refusal(f"{called} runs privileged", "Set it to false in spec.chart.values.")
@@ -162,6 +179,38 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
         )
     if spec.get("schedulerName", "default-scheduler") != "default-scheduler":
         raise refusal(f"{called} names a scheduler of its own", "Leave it out.")
+
+
+def _check_volume(called: str, volume: Any) -> None:
+    if not isinstance(volume, dict):
+        raise refusal(f"{called} has a volume that cannot be read: it is no mapping", _MEND)
+    name = volume.get("name")
+    for kind, source in volume.items():
+        if kind == "name" or source is None:
+            continue
+        if kind == "hostPath":
+            path = source.get("path") if isinstance(source, dict) else source
+            raise refusal(
+                f"{called} mounts the host's path {path}", "Use a claim or an emptyDir instead."
+            )
+        if kind not in _VOLUMES:
+            raise refusal(
+                f"{called} has the volume {name} of the kind {kind}, which the node would mount by"
+                " an address of the chart's",
+                f"Use a claim, or one of {', '.join(sorted(_VOLUMES))}.",
+            )
+        if kind == "projected":
+            _check_projected(f"{called}, volume {name}", source)
+
+
+def _check_projected(called: str, source: Any) -> None:
+    for each in (source.get("sources") if isinstance(source, dict) else None) or ():
+        for kind, told in each.items() if isinstance(each, dict) else ():
+            if told is not None and kind not in _PROJECTED:
+                raise refusal(
+                    f"{called}: projected.sources.{kind} is not for the pods of jobs",
+                    f"Leave it out; there may be {', '.join(sorted(_PROJECTED))}.",
+                )
 
 
 def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:

@@ -231,6 +231,9 @@ def _owned(
     metadata.pop("namespace", None)
     metadata["labels"] = {**(metadata.get("labels") or {}), **given, names.PART: HELPER}
     made: Object = {**obj, "metadata": metadata}
+    if obj["kind"] == "ServiceAccount":
+        # Not refused: `helm create` writes true into every chart, and its pods get none anyway.
+        made["automountServiceAccountToken"] = False
     path = TEMPLATED.get(obj["kind"])
     if path is None:
         return made
@@ -300,12 +303,15 @@ def _gated(
     check_pod(called, spec)
     gates = [each for each in spec.get("schedulingGates") or ()
              if each.get("name") != names.PLACEMENT_GATE]  # fmt: skip
-    made = {**spec, "schedulingGates": [*gates, {"name": names.PLACEMENT_GATE}]}
+    made = {
+        **spec,
+        "schedulingGates": [*gates, {"name": names.PLACEMENT_GATE}],
+        # Else its service account decides, which may be one that has rights.
+        "automountServiceAccountToken": False,
+    }
     tolerated = [*(spec.get("tolerations") or ()), *list_tolerations(plan, settings)]
     if tolerated:  # their node was chosen by what the job tolerates
         made["tolerations"] = tolerated
-    if "serviceAccountName" not in spec:
-        made.setdefault("automountServiceAccountToken", False)
     if part == DEVICE and compute_claim(plan.resources, ()).shares:
         made["schedulerName"] = settings.share_scheduler
     return made

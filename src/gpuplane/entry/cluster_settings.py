@@ -54,6 +54,10 @@ class ClusterSettings:
         10.0, "seconds", "how long a submit waits for its chart to be rendered and checked; what"
         " cannot be known by then is told at the start, as is all with 0", within=(0, 60),
     )  # fmt: skip
+    chart_memory_mib: int = setting(
+        1024, "MiB", "what rendering one chart of a job may take of this server before it is"
+        " refused, Helm's own code not counted; charts take 20 to 50", within=(128, 65_536),
+    )  # fmt: skip
     addons: str = setting(
         "", "names with commas between", "the add-ons that may be installed; all when it is empty"
     )

@@ -135,6 +135,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
                 settings.clusters.helm,
                 settings.clusters.charts,
                 words(settings.clusters.chart_sources),
+                memory_mib=settings.clusters.chart_memory_mib,
             ),
         ),
         runner=LoopRunner(clock),

@@ -14,6 +14,7 @@ import msgspec
 
 from gpuplane.core.hardware import find_models
 from gpuplane.core.ids import JobId
+from gpuplane.core.podrequests import effective_request
 from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.core.scheduling.needs import OR
 from gpuplane.core.scheduling.workload import Workload
@@ -350,30 +351,17 @@ def _mig(amounts: Amounts) -> tuple[str, int]:
 
 
 def _request_of(spec: Spec) -> Amounts:
-    """Return a pod's effective request: CPU in milli, memory and storage in MiB, devices whole.
-
-    Source: Kubernetes, "Resource sharing within containers" of init and sidecar containers: the
-    containers and sidecars together, or the most that starting up takes, whichever is more.
-    """
-    total: Amounts = {}
-    for each in spec.containers or ():
-        total = _add(total, _read_amounts(bytes(each.resources)))
-    if spec.init_containers:
-        beside: Amounts = {}
-        starting: Amounts = {}
-        for each in spec.init_containers:
-            own = _read_amounts(bytes(each.resources))
-            if each.restart_policy == "Always":
-                beside = _add(beside, own)
-                starting = _most(starting, beside)
-            else:
-                starting = _most(starting, _add(beside, own))
-        total = _most(_add(total, beside), starting)
-    if spec.resources is not None:
-        total = {**total, **_sum(spec.resources)}
-    if spec.overhead:
-        total = _add(total, {name: amount_of(name, each) for name, each in spec.overhead.items()})
-    return total
+    """Return a pod's effective request: CPU in milli, memory and storage in MiB, devices whole."""
+    overhead = {name: amount_of(name, each) for name, each in (spec.overhead or {}).items()}
+    return effective_request(
+        [_read_amounts(bytes(each.resources)) for each in spec.containers or ()],
+        [
+            (_read_amounts(bytes(each.resources)), each.restart_policy == "Always")
+            for each in spec.init_containers or ()
+        ],
+        _sum(spec.resources),
+        overhead,
+    )
 
 
 def _sum(asked: Resources | None) -> Amounts:
@@ -382,14 +370,6 @@ def _sum(asked: Resources | None) -> Amounts:
         return {}
     wanted = {**(asked.limits or {}), **(asked.requests or {})}
     return {name: amount_of(name, value) for name, value in wanted.items()}
-
-
-def _add(one: Amounts, other: Amounts) -> Amounts:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
-
-
-def _most(one: Amounts, other: Amounts) -> Amounts:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
 def amount_of(name: str, value: object) -> int:

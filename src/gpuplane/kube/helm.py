@@ -27,6 +27,8 @@ MAX_MESSAGE_CHARS = 1_500
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VERSION = re.compile(r"[0-9A-Za-z.+~^<>=*, |-]{1,100}")
+_NO_MEMORY = re.compile(rb"^fatal error: .*(memory|arena|cannot map)", re.M)
+"""How a program in Go ends that gets no more memory; what it was doing follows by the page."""
 _SECRET_KEY = re.compile(r"pass|token|secret|key|credential|authorization", re.I)
 
 
@@ -36,7 +38,7 @@ class HelmError(Exception):
     Attributes:
         reason: A CamelCase word: `NoBinary`, `TimedOut`, `Busy`, `ChartNotAvailable`,
             `ChartFailed`, `InvalidValues`, `Invalid`, `Unauthorized`, `Forbidden`, `Unreachable`,
-            `OwnedByOthers`, `FieldConflict`, `NoSuchKind`, `NotThere`, `Failed`.
+            `OwnedByOthers`, `FieldConflict`, `NoSuchKind`, `NotThere`, `OutOfMemory`, `Failed`.
         message: A sentence for people, without credentials.
     """
 
@@ -160,20 +162,30 @@ class Helm:
         *,
         include_crds: bool = True,
         kube_version: str | None = None,
+        memory_mib: int | None = None,
     ) -> str:
-        """Return the manifests that a chart would make, as YAML; asks no cluster."""
+        """Return the manifests that a chart would make, as YAML; asks no cluster.
+
+        Args:
+            memory_mib: What rendering may take, None for no bound: a line of a template can ask for
+                any amount. Helm reads the values before the first of them, so it holds by then.
+
+        Raises:
+            HelmError: `OutOfMemory` if that was not enough, or what else hindered it.
+        """
         arguments = ["template", _name(name), *chart.arguments(), *_in(namespace)]
         arguments += ["--values", "-"]
         if include_crds:
             arguments.append("--include-crds")
         if kube_version is not None:
             arguments += ["--kube-version", kube_version]
-        ended = await self._run(arguments, READ_TIMEOUT_S, values)
+        ended = await self._run(arguments, READ_TIMEOUT_S, values, memory_mib=memory_mib)
         return ended.stdout.decode("utf-8", "replace")
 
-    async def show_chart(self, chart: Chart) -> str:
+    async def show_chart(self, chart: Chart, *, memory_mib: int | None = None) -> str:
         """Return the `Chart.yaml` of a chart, as YAML; asks no cluster."""
-        ended = await self._run(["show", "chart", *chart.arguments()], READ_TIMEOUT_S)
+        arguments = ["show", "chart", *chart.arguments()]
+        ended = await self._run(arguments, READ_TIMEOUT_S, memory_mib=memory_mib)
         return ended.stdout.decode("utf-8", "replace")
 
     async def upgrade_install(
@@ -291,6 +303,7 @@ class Helm:
         values: Mapping[str, Any] | None = None,
         *,
         reaches: bool = False,
+        memory_mib: int | None = None,
     ) -> Ended:
         """Run the binary and return what it said.
 
@@ -309,6 +322,7 @@ class Helm:
                     secrets=[kubeconfig],
                     timeout_s=timeout_s,
                     folder=self._home,
+                    memory_mib=memory_mib,
                 )
             except FileNotFoundError:
                 raise HelmError("NoBinary", f"There is no program {self._binary}.") from None
@@ -319,6 +333,8 @@ class Helm:
                 raise HelmError("TimedOut", str(error)) from None
             except TooMuchSaid as error:
                 raise HelmError("Failed", str(error)) from None
+        if ended.code != 0 and memory_mib is not None and _NO_MEMORY.search(ended.stderr):
+            raise HelmError("OutOfMemory", f"It takes more than {memory_mib} MiB of memory.")
         if ended.code != 0:
             raise _failure(ended.stderr.decode("utf-8", "replace"), self._connection, values)
         return ended

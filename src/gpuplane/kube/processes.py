@@ -1,12 +1,14 @@
-"""Runs one program with a time limit and keeps what it says within bounds; no shell, no terminal.
+"""Runs one program with limits of time and memory and keeps what it says within bounds.
 
-Knows nothing of what the program is. What it is given in secret goes by a file in memory that
-has no name in any folder, or, where the system has none, by one of mode 0600 that is removed.
+There is no shell and no terminal. Knows nothing of what the program is. What it is given in secret
+goes by a file in memory that has no name in any folder, or, where the system has none, by one of
+mode 0600 that is removed.
 """
 
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,6 +82,7 @@ async def run_program(
     secrets: Sequence[SecretFile] = (),
     timeout_s: float,
     folder: Path | None = None,
+    memory_mib: int | None = None,
 ) -> Ended:
     """Run a program to its end.
 
@@ -90,6 +93,8 @@ async def run_program(
         secrets: Files that it may read.
         timeout_s: Then it is asked to end, and made to.
         folder: Where it runs.
+        memory_mib: Data that it may have, its own code not counted; None for no bound. It holds
+            before the program has read the end of `stdin`, for whatever it starts too, on Linux.
 
     Raises:
         OutOfTime: If it had not ended.
@@ -107,6 +112,8 @@ async def run_program(
         start_new_session=True,
     )
     try:
+        if memory_mib is not None and process.returncode is None:
+            _bound_memory(process.pid, memory_mib << 20)
         async with asyncio.timeout(timeout_s):
             _, stdout, stderr = await asyncio.gather(
                 _feed(process, stdin), _take(process), _last(process.stderr)
@@ -119,6 +126,21 @@ async def run_program(
     if len(stdout) > STDOUT_BYTES:
         raise TooMuchSaid(f"It wrote more than {STDOUT_BYTES} bytes.")
     return Ended(code, stdout, stderr)
+
+
+def _bound_memory(number: int, most: int) -> None:
+    """Bound the data of a program that has just been started, in bytes.
+
+    From outside, because what runs between fork and exec may not run in a process with threads. Not
+    its address space, of which a program in Go reserves 700 MiB that it never uses.
+    """
+    if not hasattr(resource, "prlimit"):
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(number, resource.RLIMIT_DATA, (most, most))
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,32 @@ async def test_an_answer_that_is_no_json_is_told(binary: Binary, helm: Helm) -> 
         await helm.status("x", "ml")
 
 
+async def test_only_what_renders_is_bound_in_memory(binary: Binary, helm: Helm) -> None:
+    binary.answers("{}", script="ulimit -d > bound")
+    await helm.template("x", "ml", Chart("/charts/x"), memory_mib=256)
+    assert int(binary.told("bound")) == 256 << 10
+    await helm.status("x", "ml")
+    assert binary.told("bound") == "unlimited\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("runtime: out of memory: cannot allocate\nfatal error: out of memory\n", "OutOfMemory"),
+        ("fatal error: out of memory allocating heap arena metadata\n", "OutOfMemory"),
+        ("Error: execution error at (a.yaml:1): fatal error: no memory given\n", "ChartFailed"),
+    ],
+)
+async def test_a_rendering_that_gets_no_more_memory_is_told_as_such(
+    binary: Binary, helm: Helm, error: str, reason: str
+) -> None:
+    pages = "\n".join(f"goroutine {at}" for at in range(100))
+    binary.answers("", code=2, error=error + pages)
+    with pytest.raises(HelmError) as caught:
+        await helm.template("x", "ml", Chart("/charts/x"), memory_mib=256)
+    assert caught.value.reason == reason
+
+
 async def test_a_missing_binary_and_one_that_cannot_be_run_are_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     for name in ("none", "text"):
@@ -235,6 +262,16 @@ async def test_a_program_is_ended_when_its_time_is_up() -> None:
 async def test_a_program_that_says_too_much_is_ended() -> None:
     with pytest.raises(TooMuchSaid):
         await run_program(["yes"], environment=ENVIRONMENT, timeout_s=60)
+
+
+async def test_a_program_gets_no_more_memory_than_it_may_have() -> None:
+    script = "import sys; sys.stdin.read(); print(len(bytearray(512 << 20)))"
+    arguments = [sys.executable, "-S", "-c", script]
+    ended = await run_program(arguments, environment=ENVIRONMENT, timeout_s=60, memory_mib=256)
+    assert ended.code == 1
+    assert ended.stderr.endswith(b"MemoryError\n")
+    ended = await run_program(arguments, environment=ENVIRONMENT, timeout_s=60, memory_mib=1024)
+    assert (ended.code, ended.stdout) == (0, b"%d\n" % (512 << 20))
 
 
 async def test_of_what_goes_wrong_the_last_part_is_kept() -> None:

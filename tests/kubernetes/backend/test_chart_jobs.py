@@ -36,6 +36,10 @@ async def test_a_chart_is_submitted_runs_is_shown_and_is_uninstalled_when_it_is_
     write_chart(charts, "shop", [deployment("web", ["/bin/sh", "-c", "exec sleep 600"])])
     large = {"resources": {"requests": {"cpu": "{{ .Values.cpu }}"}}}
     write_chart(charts, "greedy", [deployment("web", ["sleep", "600"], **large)])
+    write_chart(charts, "bomb", [])
+    line = "{{- $numbers := until 200000000 }}"
+    (charts / "bomb" / "templates" / "all.yaml").write_text(line)
+    monkeypatch.setitem(QUICK, "GPUPLANE_CLUSTERS_CHART_MEMORY_MIB", "256")
     monkeypatch.setitem(QUICK, "GPUPLANE_CLUSTERS_HELM", str(rig.binaries["helm"]))
     monkeypatch.setitem(QUICK, "GPUPLANE_CLUSTERS_CHARTS", str(charts))
     async with inside(tmp_path) as it:
@@ -62,6 +66,10 @@ async def test_a_chart_is_submitted_runs_is_shown_and_is_uninstalled_when_it_is_
         assert refused.status_code == 422, refused.text
         assert "nowhere" in refused.text
         for path in ("/jobs", "/jobs/estimate"):
+            refused = await it.client.post(path, json=a_body(name="bomb"))
+            assert refused.status_code == 422, refused.text
+            assert refused.json()["field"] == "spec.chart"
+            assert "more than 256 MiB of memory" in refused.text
             body = a_body(name="greedy", values={"cpu": 3})
             refused = await it.client.post(path, json=body)
             assert refused.status_code == 422, refused.text

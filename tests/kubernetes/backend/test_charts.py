@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,36 @@ async def test_a_chart_that_reaches_beyond_its_namespace_leaves_nothing_behind(
     with pytest.raises(BackendError, match=r"spec.chart: the chart makes ClusterRole all-of-it"):
         await backend.ensure_workload(plan, {})
     assert await made_by(backend, plan) == []
+
+
+async def test_a_chart_that_takes_too_much_memory_to_render_is_refused_before_it_has_it(
+    factory: KubernetesFactory, charts: Path, rig: RunningCluster
+) -> None:
+    write_chart(charts, "bomb", [])
+    line = "{{- $numbers := until 200000000 }}\nkind: ConfigMap\n"
+    (charts / "bomb" / "templates" / "all.yaml").write_text(line)
+    helm, taken = charts.parent / "helm-that-counts", charts.parent / "taken"
+    helm.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, resource, subprocess, sys\n"
+        "given = sys.stdin.buffer.read()\n"
+        f"ended = subprocess.run([{str(rig.binaries['helm'])!r}, *sys.argv[1:]], input=given,\n"
+        "    close_fds=False)\n"
+        "taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
+        f"own = pathlib.Path({str(rig.binaries['helm'])!r}).stat().st_size\n"
+        f"pathlib.Path({str(taken)!r}).write_text(f'{{own}} {{taken}}')\n"
+        "sys.exit(ended.returncode)\n"
+    )
+    helm.chmod(0o755)
+    factory.charts = ChartTools(str(helm), str(charts), memory_mib=256)
+    backend = await factory.open()
+    plan = a_release(factory.node_name, "bomb")
+    with pytest.raises(BackendError) as refused:
+        await backend.check_chart(plan)
+    assert refused.value.word == Word.START_REFUSED
+    assert "spec.chart: rendering it takes more than 256 MiB of memory" in refused.value.message
+    own, most = taken.read_text().split()
+    assert int(most) << 10 < (256 << 20) + int(own)
 
 
 async def test_a_chart_that_was_evicted_first_is_never_installed(

@@ -35,6 +35,7 @@ class ChartTools:
         sources: Beginnings of repository and `oci://` addresses that charts may come from.
         timeout_s: How long one operation of Helm may take, its hooks among it.
         wait_s: How long a start waits for it before it asks again at the next turn.
+        memory_mib: What rendering one chart may take of this server.
     """
 
     helm: str = ""
@@ -42,6 +43,7 @@ class ChartTools:
     sources: tuple[str, ...] = ()
     timeout_s: float = 300.0
     wait_s: float = 3.0
+    memory_mib: int = 1024
 
 
 @contextlib.contextmanager

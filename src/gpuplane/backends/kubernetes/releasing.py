@@ -309,9 +309,14 @@ class Releases:
                 found = find_chart(self._tools, plan)
                 chart = await asyncio.to_thread(place.enter_context, found)
                 text = await self._helm.template(
-                    rendered_name(plan), namespace, chart, values_of(plan), kube_version=version
+                    rendered_name(plan),
+                    namespace,
+                    chart,
+                    values_of(plan),
+                    kube_version=version,
+                    memory_mib=self._tools.memory_mib,
                 )
-                about = await self._helm.show_chart(chart)
+                about = await self._helm.show_chart(chart, memory_mib=self._tools.memory_mib)
             documents = await asyncio.to_thread(load_documents, text)
             source = load_documents(about)
         except HelmError as error:
@@ -319,6 +324,12 @@ class Releases:
                 raise refusal(error.message, "Mend the values.", "spec.chart.values") from error
             if error.reason == "ChartFailed":  # its templates would fail the same way again
                 raise refusal(f"Helm: {error.message}", "Mend the chart or the values.") from error
+            if error.reason == "OutOfMemory":
+                raise refusal(
+                    f"rendering it takes more than {self._tools.memory_mib} MiB of memory",
+                    "Have its templates make less, or have an administrator raise"
+                    " GPUPLANE_CLUSTERS_CHART_MEMORY_MIB.",
+                ) from error
             raise failure(f"Helm: {error.message}", "Look at the chart.") from error
         except UnreadableYaml as error:
             raise refusal(f"what it renders is no YAML: {error}", "Look at the chart.") from error

@@ -58,7 +58,7 @@ def an_object(kind: str = "Deployment", name: str = "web", **more: Any) -> dict[
     spec: dict[str, Any] = {"template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}}
     if kind == "Pod":
         spec = pod
-    api = {"Pod": "v1", "Job": "batch/v1", "Deployment": "apps/v1"}.get(kind, "apps/v1")
+    api = {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
     return {
         "apiVersion": more.pop("api", api),
         "kind": kind,
@@ -194,6 +194,177 @@ def test_a_chart_that_does_not_fit_is_refused_by_field_and_reason(
     assert refused.value.message.startswith(f"{field}: ")
     assert why in refused.value.message
     assert refused.value.word == Word.START_REFUSED
+
+
+def cpus(count: object) -> dict[str, Any]:
+    """Return what asks for so many cores."""
+    return {"resources": {"requests": {"cpu": count}}}
+
+
+def hook(*events: str) -> dict[str, Any]:
+    """Return the metadata of a hook."""
+    return {"annotations": {"helm.sh/hook": ",".join(events)}}
+
+
+CLAIM = {"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}}
+VOLUMES: list[dict[str, Any]] = [
+    {"configMap": {"name": "c"}}, {"secret": {"secretName": "s"}}, {"emptyDir": {}},
+    {"persistentVolumeClaim": {"claimName": "data"}}, {"downwardAPI": {"items": []}},
+    {"ephemeral": CLAIM}, {"image": {"reference": "models:1"}}, {"emptyDir": {}, "nfs": None},
+    {"projected": {"sources": [{"configMap": {"name": "c"}}, {"secret": {"name": "s"}},
+                               {"downwardAPI": {}}]}},
+]  # fmt: skip
+"""What charts may mount."""
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        ({"hostPath": {"path": "/etc"}}, "mounts the host's path /etc"),
+        ({"nfs": {"server": "10.0.0.2", "path": "/exports/other"}}, "of the kind nfs"),
+        ({"iscsi": {"targetPortal": "10.0.0.2"}}, "of the kind iscsi"),
+        ({"csi": {"driver": "nfs.csi.k8s.io"}}, "of the kind csi"),
+        ({"cephfs": {"monitors": []}}, "of the kind cephfs"),
+        ({"rbd": {}}, "of the kind rbd"),
+        ({"glusterfs": {"path": "a"}}, "of the kind glusterfs"),
+        ({"fc": {"lun": 0}}, "of the kind fc"),
+        ({"flexVolume": {"driver": "x"}}, "of the kind flexVolume"),
+        ({"gitRepo": {"repository": "x"}}, "of the kind gitRepo"),
+        ({"local": {"path": "/"}}, "of the kind local"),
+        ({"awsElasticBlockStore": {"volumeID": "v"}}, "of the kind awsElasticBlockStore"),
+        ({"madeUpLater": {}}, "of the kind madeUpLater"),
+        ({"emptyDir": {}, "nfs": {"server": "s"}}, "of the kind nfs"),
+        ({"projected": {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "t"}}]}},
+         "Deployment web, volume v: projected.sources.serviceAccountToken"),
+        ({"projected": {"sources": [{"clusterTrustBundle": {}}]}}, "sources.clusterTrustBundle"),
+    ],
+)  # fmt: skip
+def test_a_volume_that_reaches_beyond_the_tenant_is_refused(
+    volume: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(pod={"volumes": [{"name": "v", **volume}]}))
+    assert refused.value.message.startswith("spec.chart: ")
+    assert why in refused.value.message
+    assert refused.value.word == Word.START_REFUSED
+
+
+def test_volumes_of_the_tenants_own_are_mounted_as_the_chart_has_them() -> None:
+    volumes = [{"name": f"v{at}", **each} for at, each in enumerate(VOLUMES)]
+    [made] = computed(a_release_plan(), an_object(pod={"volumes": volumes})).objects
+    assert made["spec"]["template"]["spec"]["volumes"] == volumes
+
+
+@pytest.mark.parametrize(
+    ("obj", "why"),
+    [
+        (an_object(pod={"automountServiceAccountToken": True}), "asks for a token"),
+        (an_object("Job", pod={"automountServiceAccountToken": True, "serviceAccountName": "a"}),
+         "asks for a token"),
+        ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"},
+          "type": "kubernetes.io/service-account-token"}, "Secret t is to be filled"),
+        ({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "other"},
+          "spec": {"nfs": {"server": "s", "path": "/"}}}, "PersistentVolume other"),
+    ],
+)  # fmt: skip
+def test_a_chart_that_takes_a_token_or_a_volume_of_the_cluster_is_refused(
+    obj: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(), obj)
+    assert why in refused.value.message
+
+
+def test_no_pod_of_a_chart_has_a_token_whatever_its_service_account_says() -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}
+    for told in ({}, {"automountServiceAccountToken": True}):
+        made = computed(
+            a_release_plan(),
+            {**account, **told},
+            an_object(pod={"serviceAccountName": "a"}),
+            an_object("Pod", "p", pod={"automountServiceAccountToken": None}),
+        )
+        written, deployment, pod = made.objects
+        assert written["automountServiceAccountToken"] is False
+        assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+FORBID = {"concurrencyPolicy": "Forbid"}
+
+
+def a_cron_job(parallelism: object, **spec: Any) -> dict[str, Any]:
+    """Return a CronJob whose pods ask for half a core."""
+    job = an_object("Job", container=cpus("500m"), spec={"parallelism": parallelism})
+    made = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
+    return {**made, "spec": {"jobTemplate": {"spec": job["spec"]}, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "why"),
+    [
+        ([an_object("Pod", "p", container=cpus(64))], "cpu_cores", "64000m"),
+        ([an_object("Job", "j", container=cpus("250m"), spec={"parallelism": 5})], "cpu_cores",
+         "1250m"),
+        ([an_object("Job", "j", container=cpus("250m"), spec={"parallelism": 5.0})], "spec.chart",
+         "Job j has parallelism: 5.0"),
+        ([an_object("ReplicaSet", "r", spec={"replicas": 100.0})], "spec.chart",
+         "ReplicaSet r has replicas: 100.0"),
+        ([an_object(spec={"replicas": True})], "spec.chart", "has replicas: True"),
+        ([a_cron_job(3, **FORBID)], "cpu_cores", "1500m"),
+        ([a_cron_job(1.5, **FORBID)], "spec.chart", "CronJob nightly has parallelism: 1.5"),
+        ([a_cron_job(1, concurrencyPolicy="Allow")], "spec.chart", "any number of runs"),
+        ([an_object(pod={"initContainers": [{"name": "s", "restartPolicy": "Always"} | cpus(2)]})],
+         "cpu_cores", "2000m"),
+        ([an_object(pod={"initContainers": [{"name": "i"} | cpus(2)]})], "cpu_cores", "2000m"),
+        ([an_object(pod={"initContainers": [
+            {"name": "s", "restartPolicy": "Always"} | cpus("600m"),
+            {"name": "i"} | cpus("600m")]})],
+         "cpu_cores", "1200m"),
+        ([an_object(pod=cpus(64))], "cpu_cores", "64000m"),
+        ([an_object(pod={"resources": {"limits": {"memory": "64Gi"}}})], "memory_gb", "65536 MiB"),
+        ([an_object(pod=cpus("much"))], "spec.chart",
+         "Deployment web: resources.requests.cpu cannot be read"),
+        ([an_object(pod={"resources": "much"})], "spec.chart", "it is no mapping"),
+        ([an_object(pod={"overhead": {"cpu": 3}})], "cpu_cores", "3000m"),
+        ([an_object(container={"resources": {"limits": {"cpu": 2}, "requests": {"cpu": None}}})],
+         "cpu_cores", "2000m"),
+        ([an_object("Job", "j", metadata=hook("pre-install"), container=cpus(2))], "cpu_cores",
+         "2000m"),
+        ([an_object(container=cpus(1)),
+          an_object("Job", "j", metadata=hook("post-install"), container=cpus(1))], "cpu_cores",
+         "2000m"),
+        ([an_object(container=cpus(1)),
+          an_object("ReplicaSet", "r", metadata=hook("pre-install"), container=cpus(1))],
+         "cpu_cores", "2000m"),
+    ],
+)  # fmt: skip
+def test_every_pod_that_a_chart_makes_counts_against_what_its_job_asks_for(
+    more: list[Any], field: str, why: str
+) -> None:
+    with pytest.raises(BackendError) as refused:
+        computed(a_release_plan(), an_object(name="other"), *more)
+    assert refused.value.message.startswith(f"{field}: ")
+    assert why in refused.value.message
+
+
+def test_what_runs_one_after_another_is_counted_once() -> None:
+    before = ("pre-install", "pre-upgrade")
+    release = computed(
+        a_release_plan(),
+        an_object(container=cpus("600m"), pod={"initContainers": [{"name": "i"} | cpus(1)]}),
+        an_object("Job", "first", metadata=hook(*before), container=cpus(1)),
+        an_object("Pod", "second", metadata=hook("pre-install"), container=cpus(1)),
+        an_object("Job", "third", container=cpus(0)),
+    )
+    assert len(release.objects) == 4
+
+
+def test_runs_of_a_cron_job_never_overlap_unless_it_says_so_and_is_refused() -> None:
+    for policy, written in ((None, "Forbid"), ("Forbid", "Forbid"), ("Replace", "Replace")):
+        cron = a_cron_job(2, concurrencyPolicy=policy)
+        _, made = computed(a_release_plan(), an_object(), cron).objects
+        assert made["spec"]["concurrencyPolicy"] == written
 
 
 def test_pods_with_gpus_get_a_rank_each_and_others_any_node_of_the_job() -> None:

@@ -4,7 +4,7 @@ Owns the list of kinds and the refusals, each with the field of the job, the rea
 help. Never changes an object.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuplane.backends.interface import BackendError, Unfit
@@ -52,7 +52,19 @@ _WHY_NOT = {
     "LimitRange": "a tenant's limits are set by its administrators",
 }
 
+HOOK = "helm.sh/hook"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+_VOLUMES = frozenset(
+    {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "downwardAPI", "ephemeral",
+     "projected", "image"}
+)  # fmt: skip
+"""Kinds of volumes that show what is the tenant's or the pod's own, or an image. By any other a
+node mounts what a chart names, with the node's rights: another tenant's export among it."""
+
+_PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
+
+_TOKEN_SECRET = "kubernetes.io/service-account-token"
 
 _MEND = "Mend it in spec.chart.values, or in the chart's templates."
 _HOST = ("hostNetwork", "hostPID", "hostIPC")
@@ -94,6 +106,11 @@ def check_object(obj: Object, namespace: str) -> None:
         raise refusal(
             f"the chart makes {called}: {why}",
             "Switch it off in spec.chart.values.",
+        )
+    if kind == "Secret" and obj.get("type") == _TOKEN_SECRET:
+        raise refusal(
+            f"{called} is to be filled with the token of a service account ({_TOKEN_SECRET})",
+            "Switch it off in spec.chart.values: pods of jobs are no users of the cluster.",
         )
     if kind == "Service" and (obj.get("spec") or {}).get("externalIPs"):
         raise refusal(
@@ -138,11 +155,12 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
         if spec.get(key):
             raise refusal(f"{called} asks for {key}", "Set it to false in spec.chart.values.")
     for volume in spec.get("volumes") or ():
-        if "hostPath" in volume:
-            raise refusal(
-                f"{called} mounts the host's path {volume['hostPath'].get('path')}",
-                "Use a claim or an emptyDir instead.",
-            )
+        _check_volume(called, volume)
+    if spec.get("automountServiceAccountToken"):
+        raise refusal(
+            f"{called} asks for a token of its service account (automountServiceAccountToken)",
+            "Set it to false in spec.chart.values: pods of jobs are no users of the cluster.",
+        )
     for container in containers_of(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             raise refusal(f"{called} runs privileged", "Set it to false in spec.chart.values.")
@@ -163,6 +181,38 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
         raise refusal(f"{called} names a scheduler of its own", "Leave it out.")
 
 
+def _check_volume(called: str, volume: Any) -> None:
+    if not isinstance(volume, dict):
+        raise refusal(f"{called} has a volume that cannot be read: it is no mapping", _MEND)
+    name = volume.get("name")
+    for kind, source in volume.items():
+        if kind == "name" or source is None:
+            continue
+        if kind == "hostPath":
+            path = source.get("path") if isinstance(source, dict) else source
+            raise refusal(
+                f"{called} mounts the host's path {path}", "Use a claim or an emptyDir instead."
+            )
+        if kind not in _VOLUMES:
+            raise refusal(
+                f"{called} has the volume {name} of the kind {kind}, which the node would mount by"
+                " an address of the chart's",
+                f"Use a claim, or one of {', '.join(sorted(_VOLUMES))}.",
+            )
+        if kind == "projected":
+            _check_projected(f"{called}, volume {name}", source)
+
+
+def _check_projected(called: str, source: Any) -> None:
+    for each in (source.get("sources") if isinstance(source, dict) else None) or ():
+        for kind, told in each.items() if isinstance(each, dict) else ():
+            if told is not None and kind not in _PROJECTED:
+                raise refusal(
+                    f"{called}: projected.sources.{kind} is not for the pods of jobs",
+                    f"Leave it out; there may be {', '.join(sorted(_PROJECTED))}.",
+                )
+
+
 def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:
     """Refuse amounts that no API server takes: they would fail only once the job has its turn.
 
@@ -174,19 +224,31 @@ def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:
     Raises:
         BackendError: With field, reason and fix.
     """
-    replicas = (obj.get("spec") or {}).get("replicas")
-    is_number = isinstance(replicas, int | float) and not isinstance(replicas, bool)
-    if replicas is not None and (not is_number or replicas < 0):
-        raise refusal(f"{called} has replicas: {str(replicas)[:60]}", _MEND)
+    key, copies = _told_copies(obj)
+    # An API server takes 100.0 for a hundred: only of a whole number is it known what it makes.
+    is_number = isinstance(copies, int) and not isinstance(copies, bool)
+    if copies is not None and (not is_number or copies < 0):
+        raise refusal(f"{called} has {key}: {str(copies)[:60]}", _MEND)
+    policy = (obj.get("spec") or {}).get("concurrencyPolicy")
+    if obj["kind"] == "CronJob" and policy not in (None, "Forbid", "Replace"):
+        raise refusal(
+            f"{called} may start any number of runs beside those that have not ended",
+            "Set its concurrencyPolicy to Forbid or Replace.",
+        )
     for container in containers_of(spec):
-        resources = container.get("resources") or {}
-        for key in ("requests", "limits"):
-            amounts = resources.get(key) if isinstance(resources, dict) else resources
-            where = f"{called}, container {container.get('name')}: resources.{key}"
-            if amounts is not None and not isinstance(amounts, dict):
-                raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
-            for name, amount in (amounts or {}).items():
-                _check_amount(f"{where}.{name}", amount)
+        _check_resources(f"{called}, container {container.get('name')}", container.get("resources"))
+    _check_resources(called, spec.get("resources"))
+    _check_resources(called, {"overhead": spec.get("overhead")})
+
+
+def _check_resources(called: str, resources: Any) -> None:
+    for key in ("requests", "limits", "overhead"):
+        amounts = resources.get(key) if isinstance(resources, dict) else resources or None
+        where = f"{called}: {'' if key == 'overhead' else 'resources.'}{key}"
+        if amounts is not None and not isinstance(amounts, dict):
+            raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
+        for name, amount in (amounts or {}).items():
+            _check_amount(f"{where}.{name}", amount)
 
 
 def _check_amount(where: str, amount: object) -> None:
@@ -198,6 +260,51 @@ def _check_amount(where: str, amount: object) -> None:
         raise refusal(f"{where} cannot be read: {error}", _MEND) from None
     if is_negative:
         raise refusal(f"{where} is negative: {amount}", _MEND)
+
+
+def copies_of(obj: Object) -> int:
+    """Return how many pods an object makes at once, once its amounts were checked."""
+    _, copies = _told_copies(obj)
+    return 1 if copies is None else int(copies)
+
+
+def _told_copies(obj: Object) -> tuple[str, Any]:
+    """Return (field, value) that says how many pods an object makes at once."""
+    kind, spec = obj["kind"], obj.get("spec") or {}
+    if kind == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    key = "parallelism" if kind in ("Job", "CronJob") else "replicas"
+    return key, None if kind == "Pod" else spec.get(key)
+
+
+def hooks_of(obj: Mapping[str, Any]) -> frozenset[str]:
+    """Return the events of Helm that an object waits for, empty where it is no hook."""
+    told = str((obj["metadata"].get("annotations") or {}).get(HOOK) or "")
+    return frozenset(each.strip() for each in told.split(",")) - {""}
+
+
+def pod_spec_of(obj: Object) -> Mapping[str, Any]:
+    """Return the spec of the pods that an object makes, empty where it makes none."""
+    path = TEMPLATED.get(obj["kind"])
+    if path is None:
+        return {}
+    if not path:
+        return obj.get("spec") or {}
+    return template_at(obj, path, str(obj["kind"])).get("spec") or {}
+
+
+def template_at(obj: Object, path: Sequence[str], called: str) -> Object:
+    """Return the pod template of an object.
+
+    Raises:
+        BackendError: If there is none.
+    """
+    found: Any = obj
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise refusal(f"{called} has no pod template", "Look at the chart.")
+    return found
 
 
 def containers_of(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuplane.backends.interface import AttemptPlan
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.manifests.chartamounts import check_total
 from gpuplane.backends.kubernetes.manifests.chartrules import (
     LASTING,
     TEMPLATED,
@@ -28,7 +29,10 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     check_pod,
     check_queued,
     containers_of,
+    hooks_of,
+    pod_spec_of,
     refusal,
+    template_at,
 )
 from gpuplane.backends.kubernetes.manifests.devices import (
     GPU_RESOURCES,
@@ -46,7 +50,7 @@ from gpuplane.backends.kubernetes.manifests.pods import (
 from gpuplane.backends.kubernetes.manifests.standins import compute_stand_in
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
-from gpuplane.core.quantities import BadQuantity, milli_of, parse_quantity
+from gpuplane.core.quantities import BadQuantity, parse_quantity
 from gpuplane.kube.tenancy import namespace_of
 
 DEVICE, REPLICA, HELPER = "device", "replica", "helper"
@@ -54,7 +58,10 @@ DEVICE, REPLICA, HELPER = "device", "replica", "helper"
 SECRET_NAME = "$(GPUPLANE_SECRET)"
 """In a value: becomes the name of the Secret that holds the job's secrets."""
 
-HOOK = "helm.sh/hook"
+_TESTS = frozenset({"test", "test-success", "test-failure"})
+DECIDED = (names.PREFIX, "kueue.x-k8s.io/", "nvidia.com/", "hami.io/")
+"""Beginnings of labels and annotations that are not for a chart: ours, Kueue's, and those by which
+HAMi and NVIDIA's own parts are told which GPU a pod gets."""
 _DEVICES = (*GPU_RESOURCES, NVIDIA_CORES, NVIDIA_MEMORY, NVIDIA_MEMORY_SHARE)
 
 
@@ -127,7 +134,8 @@ def compute_release(
             kept.append(_owned(obj, plan, settings, given))
     if not kept:
         raise refusal("the chart makes nothing", "Look at spec.chart.values.")
-    _check_amounts(plan, kept)
+    devices = [obj for obj in kept if obj["metadata"]["labels"][names.PART] == DEVICE]
+    check_total(plan, kept, devices)
     service, port = _find_address(plan, kept)
     if plan.local_queue:
         anchor = compute_stand_in(plan, settings, cluster_id, namespace)
@@ -208,8 +216,8 @@ def _read(document: object) -> Object | None:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         raise refusal(f"a {document['kind']} of the chart has no name", "Look at the chart.")
-    hooks = str((metadata.get("annotations") or {}).get(HOOK, "")).split(",")
-    if all(each.strip() in ("test", "test-success", "test-failure") for each in hooks):
+    hooks = hooks_of(document)
+    if hooks and hooks <= _TESTS:
         return None
     return {"apiVersion": "v1", **document}
 
@@ -218,22 +226,26 @@ def _owned(
     obj: Object, plan: AttemptPlan, settings: KubernetesSettings, given: Mapping[str, str]
 ) -> Object:
     """Return an object with the labels of its attempt, its pods behind the gate."""
+    obj = _without_decided(obj)
     metadata = dict(obj["metadata"])
     metadata.pop("namespace", None)
     metadata["labels"] = {**(metadata.get("labels") or {}), **given, names.PART: HELPER}
     made: Object = {**obj, "metadata": metadata}
+    if obj["kind"] == "ServiceAccount":
+        # Not refused: `helm create` writes true into every chart, and its pods get none anyway.
+        made["automountServiceAccountToken"] = False
     path = TEMPLATED.get(obj["kind"])
     if path is None:
         return made
     spec: Object = dict(made.get("spec") or {})
     called = f"{obj['kind']} {metadata['name']}"
-    check_amounts(called, obj, _pod_spec(obj))
+    check_amounts(called, obj, pod_spec_of(obj))
     part = _part_of(plan, obj, called)
     metadata["labels"][names.PART] = part
     if not path:
         made["spec"] = _gated(called, spec, plan, settings, part)
         return made
-    template = _at(made, path, called)
+    template = template_at(made, path, called)
     labels = (template.get("metadata") or {}).get("labels") or {}
     gated = {
         **template,
@@ -242,6 +254,9 @@ def _owned(
         "spec": _gated(called, dict(template.get("spec") or {}), plan, settings, part),
     }  # fmt: skip
     made = _with(made, path, gated)
+    if obj["kind"] == "CronJob":  # one run at a time was counted
+        policy = made["spec"].get("concurrencyPolicy") or "Forbid"
+        made["spec"] = {**made["spec"], "concurrencyPolicy": policy}
     if obj["kind"] == "StatefulSet":
         kept = {key: text for key, text in given.items() if key not in
                 (names.ATTEMPT_ID, names.ATTEMPT, names.EPOCH)}  # fmt: skip
@@ -253,12 +268,26 @@ def _owned(
     return made
 
 
-def _at(obj: Object, path: Sequence[str], called: str) -> Object:
-    found: Any = obj
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        raise refusal(f"{called} has no pod template", "Look at the chart.")
+def _without_decided(value: Any) -> Any:
+    """Return a value without the labels and annotations by which what runs where is decided here.
+
+    In the metadata of whatever is in it: of objects, of the templates of pods, Jobs and claims. A
+    pod that brought a rank would be given node and GPUs of that replica, beside its own pod.
+    Dropped and not refused: published charts have some for clusters where nobody else decides.
+    """
+    if isinstance(value, list):
+        return [_without_decided(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _without_decided(each) for key, each in value.items()}
+    metadata = found.get("metadata")
+    if isinstance(metadata, dict):
+        kept = {
+            part: {key: each for key, each in marks.items() if not key.startswith(DECIDED)}
+            for part in ("labels", "annotations")
+            if isinstance(marks := metadata.get(part), dict)
+        }
+        found["metadata"] = {**metadata, **kept}
     return found
 
 
@@ -274,12 +303,15 @@ def _gated(
     check_pod(called, spec)
     gates = [each for each in spec.get("schedulingGates") or ()
              if each.get("name") != names.PLACEMENT_GATE]  # fmt: skip
-    made = {**spec, "schedulingGates": [*gates, {"name": names.PLACEMENT_GATE}]}
+    made = {
+        **spec,
+        "schedulingGates": [*gates, {"name": names.PLACEMENT_GATE}],
+        # Else its service account decides, which may be one that has rights.
+        "automountServiceAccountToken": False,
+    }
     tolerated = [*(spec.get("tolerations") or ()), *list_tolerations(plan, settings)]
     if tolerated:  # their node was chosen by what the job tolerates
         made["tolerations"] = tolerated
-    if "serviceAccountName" not in spec:
-        made.setdefault("automountServiceAccountToken", False)
     if part == DEVICE and compute_claim(plan.resources, ()).shares:
         made["schedulerName"] = settings.share_scheduler
     return made
@@ -291,7 +323,7 @@ def _part_of(plan: AttemptPlan, obj: Object, called: str) -> str:
     Raises:
         BackendError: If they ask for other devices than the job does.
     """
-    asked = _devices_of(_pod_spec(obj))
+    asked = _devices_of(pod_spec_of(obj))
     wanted = compute_claim(plan.resources, ()).resources
     if asked and not wanted:
         raise refusal(
@@ -326,52 +358,6 @@ def _devices_of(spec: Mapping[str, Any]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _check_amounts(plan: AttemptPlan, objects: Sequence[Object]) -> None:
-    """Refuse a chart whose pods ask for more than the job: only that is set aside."""
-    count = len(plan.replicas)
-    devices = lasting = cpu = memory = 0
-    for obj in objects:
-        if obj["kind"] not in LASTING:
-            continue
-        copies = (obj.get("spec") or {}).get("replicas", 1)
-        copies = copies if isinstance(copies, int) else 1
-        lasting += copies
-        if obj["metadata"]["labels"][names.PART] == DEVICE:
-            devices += copies
-        for container in _pod_spec(obj).get("containers") or ():
-            resources = container.get("resources") or {}
-            requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-            cpu += copies * _milli(requests.get("cpu", 0))
-            memory += copies * _bytes(requests.get("memory", 0))
-    has_gpus = plan.resources.gpu_count > 0
-    if has_gpus and devices != count:
-        raise refusal(
-            f"{devices} pods of the chart ask for GPUs, and the job has {count} replicas",
-            "Have spec.chart.values and replicas.count say the same.",
-            "replicas.count",
-        )
-    if not has_gpus and lasting < count:
-        raise refusal(
-            f"{lasting} pods of the chart run on, and the job has {count} replicas",
-            "Have spec.chart.values and replicas.count say the same.",
-            "replicas.count",
-        )
-    if cpu > count * plan.resources.cpu_milli:
-        raise refusal(
-            f"the chart's pods ask for {cpu}m of CPU, and the job for"
-            f" {count * plan.resources.cpu_milli}m",
-            "Raise cpu_cores.",
-            "cpu_cores",
-        )
-    if memory > count * plan.resources.memory_mib << 20:
-        raise refusal(
-            f"the chart's pods ask for {-(-memory // (1 << 20))} MiB of memory, and the job for"
-            f" {count * plan.resources.memory_mib} MiB",
-            "Raise memory_gb.",
-            "memory_gb",
-        )
-
-
 def _find_address(plan: AttemptPlan, objects: Sequence[Object]) -> tuple[str, int | None]:
     """Return name and port of the Service that is told: with the job's port, else the first."""
     found = [
@@ -386,28 +372,11 @@ def _find_address(plan: AttemptPlan, objects: Sequence[Object]) -> tuple[str, in
     return found[0] if found else ("", None)
 
 
-def _pod_spec(obj: Object) -> Mapping[str, Any]:
-    path = TEMPLATED.get(obj["kind"])
-    if path is None:
-        return {}
-    if not path:
-        return obj.get("spec") or {}
-    return _at(obj, path, str(obj["kind"])).get("spec") or {}
-
-
 def _told(devices: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(devices.items())) or "no GPU"
 
 
 def _count(value: object) -> int:
-    return int(_number(value))
-
-
-def _milli(value: object) -> int:
-    return milli_of(value) if _number(value) else 0
-
-
-def _bytes(value: object) -> int:
     return int(_number(value))
 
 

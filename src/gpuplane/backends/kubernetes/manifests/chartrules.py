@@ -66,7 +66,7 @@ _PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
 
 _TOKEN_SECRET = "kubernetes.io/service-account-token"
 
-_MEND = "Mend it in spec.chart.values, or in the chart's templates."
+MEND = "Mend it in spec.chart.values, or in the chart's templates."
 _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 
@@ -183,7 +183,7 @@ def check_pod(called: str, spec: Mapping[str, Any]) -> None:
 
 def _check_volume(called: str, volume: Any) -> None:
     if not isinstance(volume, dict):
-        raise refusal(f"{called} has a volume that cannot be read: it is no mapping", _MEND)
+        raise refusal(f"{called} has a volume that cannot be read: it is no mapping", MEND)
     name = volume.get("name")
     for kind, source in volume.items():
         if kind == "name" or source is None:
@@ -228,7 +228,7 @@ def check_amounts(called: str, obj: Object, spec: Mapping[str, Any]) -> None:
     # An API server takes 100.0 for a hundred: only of a whole number is it known what it makes.
     is_number = isinstance(copies, int) and not isinstance(copies, bool)
     if copies is not None and (not is_number or copies < 0):
-        raise refusal(f"{called} has {key}: {str(copies)[:60]}", _MEND)
+        raise refusal(f"{called} has {key}: {str(copies)[:60]}", MEND)
     policy = (obj.get("spec") or {}).get("concurrencyPolicy")
     if obj["kind"] == "CronJob" and policy not in (None, "Forbid", "Replace"):
         raise refusal(
@@ -246,7 +246,7 @@ def _check_resources(called: str, resources: Any) -> None:
         amounts = resources.get(key) if isinstance(resources, dict) else resources or None
         where = f"{called}: {'' if key == 'overhead' else 'resources.'}{key}"
         if amounts is not None and not isinstance(amounts, dict):
-            raise refusal(f"{where} cannot be read: it is no mapping", _MEND)
+            raise refusal(f"{where} cannot be read: it is no mapping", MEND)
         for name, amount in (amounts or {}).items():
             _check_amount(f"{where}.{name}", amount)
 
@@ -257,9 +257,9 @@ def _check_amount(where: str, amount: object) -> None:
     try:
         is_negative = parse_quantity(amount) < 0
     except BadQuantity as error:
-        raise refusal(f"{where} cannot be read: {error}", _MEND) from None
+        raise refusal(f"{where} cannot be read: {error}", MEND) from None
     if is_negative:
-        raise refusal(f"{where} is negative: {amount}", _MEND)
+        raise refusal(f"{where} is negative: {amount}", MEND)
 
 
 def copies_of(obj: Object) -> int:

@@ -22,6 +22,7 @@ from gpuplane.backends.kubernetes import names
 from gpuplane.backends.kubernetes.manifests.chartamounts import check_total
 from gpuplane.backends.kubernetes.manifests.chartrules import (
     LASTING,
+    MEND,
     TEMPLATED,
     Object,
     check_amounts,
@@ -34,6 +35,7 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     refusal,
     template_at,
 )
+from gpuplane.backends.kubernetes.manifests.chartshapes import find_misshapen
 from gpuplane.backends.kubernetes.manifests.devices import (
     GPU_RESOURCES,
     NVIDIA_CORES,
@@ -211,15 +213,23 @@ def _read(document: object) -> Object | None:
     """Return a rendered document as an object, None where there is nothing in it, or a test."""
     if document is None:
         return None
-    if not isinstance(document, dict) or not document.get("kind"):
+    if not isinstance(document, dict) or not _is_word(document.get("kind")):
         raise refusal("the chart renders something that is no object", "Look at the chart.")
     metadata = document.get("metadata")
-    if not isinstance(metadata, dict) or not metadata.get("name"):
+    if not isinstance(metadata, dict) or not _is_word(metadata.get("name")):
         raise refusal(f"a {document['kind']} of the chart has no name", "Look at the chart.")
+    misshapen = find_misshapen(document)
+    if misshapen:
+        called = f"{document['kind']} {metadata['name']} of the chart"
+        raise refusal(f"{called} cannot be read: {misshapen}", MEND)
     hooks = hooks_of(document)
     if hooks and hooks <= _TESTS:
         return None
     return {"apiVersion": "v1", **document}
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _owned(
@@ -261,9 +271,9 @@ def _owned(
         kept = {key: text for key, text in given.items() if key not in
                 (names.ATTEMPT_ID, names.ATTEMPT, names.EPOCH)}  # fmt: skip
         made["spec"]["volumeClaimTemplates"] = [
-            {**each, "metadata": {**each["metadata"],
-                                  "labels": {**(each["metadata"].get("labels") or {}), **kept}}}
+            {**each, "metadata": {**told, "labels": {**(told.get("labels") or {}), **kept}}}
             for each in made["spec"].get("volumeClaimTemplates") or ()
+            for told in (each.get("metadata") or {},)
         ]  # fmt: skip
     return made
 
@@ -361,10 +371,11 @@ def _devices_of(spec: Mapping[str, Any]) -> dict[str, int]:
 def _find_address(plan: AttemptPlan, objects: Sequence[Object]) -> tuple[str, int | None]:
     """Return name and port of the Service that is told: with the job's port, else the first."""
     found = [
-        (str(obj["metadata"]["name"]), int(port["port"]))
+        (str(obj["metadata"]["name"]), number)
         for obj in objects
         if obj["kind"] == "Service" and (obj.get("spec") or {}).get("clusterIP") != "None"
         for port in (obj.get("spec") or {}).get("ports") or ()
+        if isinstance(number := port.get("port"), int)
     ]
     asked = plan.execution.port
     if asked:

@@ -18,7 +18,9 @@ MAX_CONNECTIONS = 512
 IDLE_S = 120.0
 """Go's client keeps an idle connection for 90 s; it is the one that closes first."""
 READ_S = 20.0
-"""How long a request may take to arrive."""
+"""How long a request may take to arrive, from its first byte to its last."""
+MAX_HELD_BYTES = 256 << 20
+"""Of the bodies of all connections: four of the longest, for each kube-scheduler sends one."""
 MAX_HEADS = 64
 """Heads remembered with what was read in them: a few for each kind of caller."""
 MAX_HEAD_BYTES = 2_048
@@ -95,12 +97,14 @@ class Limits(NamedTuple):
     Args:
         max_body_bytes: Longest body: whole nodes are about 10 KB each.
         max_connections: Connections at once; more are closed at once.
+        max_held_bytes: Bodies of all connections together, or the longest if that is more.
     """
 
     max_body_bytes: int = 64 << 20
     max_connections: int = MAX_CONNECTIONS
     idle_s: float = IDLE_S
     read_s: float = READ_S
+    max_held_bytes: int = MAX_HELD_BYTES
 
 
 def cut(data: bytes) -> Cut | None:
@@ -126,6 +130,7 @@ class Server:
 
     Attributes:
         heads: By what is left of a request's head without the length of its body.
+        held_bytes: Of the bodies that arrive, or whose answer takes time.
     """
 
     def __init__(self, handler: Handler, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
@@ -134,6 +139,8 @@ class Server:
         self.connections: set[Connection] = set()
         self.heads: dict[bytes, Head] = {}
         self.is_closed = False
+        self.held_bytes = 0
+        self.max_held_bytes = max(limits.max_held_bytes, limits.max_body_bytes)
 
     def connect(self) -> "Connection":
         """Return the protocol of a new connection, for `loop.create_server`."""
@@ -162,6 +169,7 @@ class Connection(asyncio.Protocol):
         self._path = b""
         self._parts: list[bytes] = []
         self._size = 0
+        self._held_bytes = 0
         self._header_bytes = 0
         self._is_over = False
         self._is_between = True
@@ -170,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._waiting: list[tuple[Request, bool]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
+        self._deadline = self._look_at = 0.0
 
     # What asyncio calls.
 
@@ -188,6 +196,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._server.connections.discard(self)
+        self._let_go(self._held_bytes)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -206,7 +215,6 @@ class Connection(asyncio.Protocol):
                 self._take(Request(head.method, head.path, body), keeps=head.keeps)
                 return
         self._cut = whole
-        self._wait(self._server.limits.read_s)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -227,8 +235,9 @@ class Connection(asyncio.Protocol):
     # What httptools calls.
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Begin a request: its time runs from here, in however many pieces it comes."""
         self._is_between = False
+        self._wait(self._server.limits.read_s)
         self._path = b""
         self._parts = []
         self._size = self._header_bytes = 0
@@ -259,7 +268,10 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > self._server.limits.max_body_bytes:
             self._refuse(413, b"the body is too long")
+        elif self._server.held_bytes + len(body) > self._server.max_held_bytes:
+            self._refuse(503, b"too many long requests arrive at once")
         elif not self._is_over:
+            self._hold(len(body))
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
@@ -268,6 +280,7 @@ class Connection(asyncio.Protocol):
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
+        self._let_go(len(body))
         self._is_between = True
         request = Request(self._parser.get_method(), self._path.partition(b"?")[0], body)
         keeps = self._parser.should_keep_alive()
@@ -275,6 +288,13 @@ class Connection(asyncio.Protocol):
             self._server.remember(self._cut.key, Head(request.method, request.path, keeps))
             self._cut = None
         self._take(request, keeps=keeps)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._server.held_bytes += size
+
+    def _let_go(self, size: int) -> None:
+        self._hold(-size)
 
     # Answering.
 
@@ -287,34 +307,41 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request, *, keeps: bool) -> None:
         found = self._server.handler(request)
+        is_head = request.method == b"HEAD"
         if isinstance(found, Response):
-            self._write(found, keeps=keeps)
+            self._write(found, keeps=keeps, is_head=is_head)
             return
         if self._transport is not None:
             # One after the other: what comes meanwhile waits in the socket.
             self._transport.pause_reading()
-        self._task = asyncio.ensure_future(self._finish(found, keeps=keeps))
+        size = len(request.body)
+        self._hold(size)
+        self._task = asyncio.ensure_future(self._finish(found, size, keeps=keeps, is_head=is_head))
 
-    async def _finish(self, found: Awaitable[Response], *, keeps: bool) -> None:
+    async def _finish(
+        self, found: Awaitable[Response], size: int, *, keeps: bool, is_head: bool
+    ) -> None:
         response = await found
         self._task = None
-        self._write(response, keeps=keeps)
+        self._let_go(size)
+        self._write(response, keeps=keeps, is_head=is_head)
         while self._waiting and self._task is None and self._transport is not None:
             request, keeps = self._waiting.pop(0)
             self._answer(request, keeps=keeps)
         if self._task is None and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _write(self, response: Response, *, keeps: bool) -> None:
+    def _write(self, response: Response, *, keeps: bool, is_head: bool = False) -> None:
         transport = self._transport
         if transport is None:
             return
         before = _head_of(response.status, response.content_type, keeps)
         head = b"%b%d\r\n\r\n" % (before, len(response.body))
         # Two pieces, because a copy of a long answer costs more than the call.
-        transport.writelines((head, response.body))
+        transport.writelines((head, b"" if is_head else response.body))
         if keeps:
-            self._wait(self._server.limits.idle_s)
+            limits = self._server.limits
+            self._wait(limits.idle_s if self._is_between else limits.read_s)
         else:
             self._is_over = True
             self.close()
@@ -322,6 +349,8 @@ class Connection(asyncio.Protocol):
     def _refuse(self, status: int, reason: bytes) -> None:
         if not self._is_over:
             self._is_over = True
+            self._let_go(sum(map(len, self._parts)))
+            self._parts = []
             self._write(Response(status, b'{"Error":"%b"}' % reason), keeps=False)
 
     def close(self) -> None:
@@ -332,17 +361,28 @@ class Connection(asyncio.Protocol):
     # Time.
 
     def _wait(self, seconds: float) -> None:
-        """Move the deadline; one timer a connection looks now and then whether it passed."""
+        """Move the deadline; one timer a connection looks whether it passed, never later.
+
+        It is made anew only for a deadline before its look: an answer, which moves it on, costs no
+        timer.
+        """
         self._deadline = self._loop.time() + seconds
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._look)
+        if self._timer is None or self._deadline < self._look_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._look_in(seconds)
+
+    def _look_in(self, seconds: float) -> None:
+        self._look_at = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
         left = self._deadline - self._loop.time()
         if self._task is not None:
             left = max(left, self._server.limits.read_s)
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            self._look_in(left)
             return
         self._timer = None
-        self.close()
+        if self._transport is not None:
+            self._transport.abort()  # whoever does not read what was written keeps no place

@@ -24,12 +24,15 @@ from wsproto.utilities import LocalProtocolError, ProtocolError
 
 from gpuplane.kube.errors import BadRequest, Unreachable, Unreadable, error_of
 from gpuplane.kube.sessions import Session
+from gpuplane.kube.watching import UNDECODABLE
 
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 STDIN_PIECE_BYTES = 32 << 10
 READ_BYTES = 64 << 10
 OUTPUT_BYTES = 16 << 20
 """What is kept of stdout and of stderr each; beyond it the command is given up."""
+MESSAGE_BYTES = OUTPUT_BYTES + (64 << 10)
+"""The longest message, whatever number of frames it comes in: all of the output and its channel."""
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _CLOSE = b"\x00", b"\x01", b"\x02", b"\x03", b"\xff"
 
@@ -61,7 +64,7 @@ class _Output:
         if channel == _STATUS:
             try:
                 self.status = msgspec.json.decode(text, type=dict[str, Any])
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 raise Unreadable("The server told the command's end unreadably.") from None
         for known, kept in ((_STDOUT, self.stdout), (_STDERR, self.stderr)):
             if channel == known:
@@ -129,18 +132,27 @@ class _Socket:
         await self._stream.write(self._frames.send(BytesMessage(data)))
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield messages until either side closes."""
+        """Yield messages until either side closes.
+
+        Raises:
+            Unreadable: If one is too long.
+        """
         parts: list[bytes] = []
+        size = 0
         while True:
             data = await self._stream.read(READ_BYTES)
             self._frames.receive_data(data or None)
             for event in self._frames.events():
                 if isinstance(event, Message):
-                    text = event.data
-                    parts.append(text.encode() if isinstance(text, str) else bytes(text))
+                    part = event.data.encode() if isinstance(event.data, str) else event.data
+                    if part:
+                        parts.append(bytes(part))
+                    size += len(part)
+                    if size > MESSAGE_BYTES:
+                        raise Unreadable(f"A message is longer than {MESSAGE_BYTES} bytes.")
                     if event.message_finished:
                         yield b"".join(parts)
-                        parts = []
+                        parts, size = [], 0
                 elif isinstance(event, Ping):
                     await self._stream.write(self._frames.send(event.response()))
                 elif isinstance(event, CloseConnection):

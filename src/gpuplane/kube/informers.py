@@ -20,7 +20,7 @@ from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kube.errors import Forbidden, Gone, KubeError, NotThere, Unreachable, Unreadable
 from gpuplane.kube.indexes import Index, Key
 from gpuplane.kube.kinds import Kind
-from gpuplane.kube.readers import KubeReader, Selector
+from gpuplane.kube.readers import KubeReader, Selector, turn_page
 from gpuplane.kube.watching import Mark, decode_object
 
 log = logging.getLogger("gpuplane.kube")
@@ -327,6 +327,7 @@ class Informer(Generic[T]):
         """Read everything, and deliver how it differs from what was known."""
         seen: set[Key] = set()
         token: str | None = None
+        turned: set[str] = set()
         while True:
             page = await self._client.list_page(
                 self.kind,
@@ -338,11 +339,9 @@ class Informer(Generic[T]):
             )
             for count, data in enumerate(page.items or (), 1):
                 try:
-                    obj = decode_object(data, self._decode)
-                except Unreadable:
-                    self._skip()
-                else:
-                    seen.add(self._put(obj))
+                    seen.add(self._put(decode_object(data, self._decode)))
+                except Unreadable as error:
+                    self._skip(error)
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
             if len(seen) > self._max_objects:
@@ -350,6 +349,7 @@ class Informer(Generic[T]):
             token = page.metadata.continue_
             if not token:
                 break
+            turn_page(token, turned)
         self._keep_only(seen)
         self._version = page.metadata.resource_version
         self._listed_at = self._clock.monotonic()
@@ -409,11 +409,13 @@ class Informer(Generic[T]):
             if stands is not None:
                 stands.cancel()
 
-    def _skip(self) -> None:
+    def _skip(self, error: Unreadable | None = None) -> None:
         """Leave an object out: one that nobody foresaw must not hide ten thousand others."""
         self.state.unreadable += 1
         if self.state.unreadable == 1:  # the state counts the others
-            log.warning("one of %s does not have the shape that is read here", self.kind)
+            why = error or "it does not have the shape that is read here"
+            cause = None if error is None else error.__cause__  # what `convert` raised
+            log.warning("one of %s is left out: %s", self.kind, why, exc_info=cause)
 
     def _take(self, word: str, obj: Any) -> None:
         self.state.events += 1
@@ -421,7 +423,10 @@ class Informer(Generic[T]):
             namespace, name, _ = _identity(obj)
             self._drop((namespace, name))
         elif word in ("ADDED", "MODIFIED"):
-            self._put(obj)
+            try:
+                self._put(obj)
+            except Unreadable as error:
+                self._skip(error)
             if len(self._entries) > self._max_objects:
                 raise Unreadable(f"There are more than {self._max_objects} {self.kind}.")
         self._tell_waiters()
@@ -438,15 +443,25 @@ class Informer(Generic[T]):
         self._tell_waiters()
 
     def _put(self, obj: Any) -> Key:
+        """Keep an object as it is now.
+
+        Raises:
+            Unreadable: If it cannot be converted; then nothing older is kept of it either.
+        """
         namespace, name, version = _identity(obj)
         key = (namespace, name)
         before = self._entries.get(key)
         if before is not None and before[0] == version and version:
             return key
-        value: T = obj if self._convert is None else self._convert(obj)
+        try:
+            value: T = obj if self._convert is None else self._convert(obj)
+            for index in self._indexes.values():
+                index.put(key, value)
+        except Exception as error:
+            self._drop(key)
+            why = type(error).__name__  # what it says may be of the object
+            raise Unreadable(f"{namespace}/{name} cannot be converted: {why}.") from error
         self._entries[key] = (version, value)
-        for index in self._indexes.values():
-            index.put(key, value)
         self._generation += 1
         if before is None:
             self._call(Change(ChangeKind.ADDED, namespace, name, None, value))
@@ -455,11 +470,11 @@ class Informer(Generic[T]):
         return key
 
     def _drop(self, key: Key) -> None:
+        for index in self._indexes.values():
+            index.drop(key)
         before = self._entries.pop(key, None)
         if before is None:
             return
-        for index in self._indexes.values():
-            index.drop(key)
         self._generation += 1
         self._call(Change(ChangeKind.DELETED, *key, before[1], None))
 
@@ -477,10 +492,17 @@ class Informer(Generic[T]):
 
 
 def _identity(obj: Any) -> tuple[str, str, str]:
-    """Return namespace, name and resourceVersion of what was decoded."""
+    """Return namespace, name and resourceVersion of what was decoded.
+
+    Raises:
+        Unreadable: If it has no name.
+    """
     if isinstance(obj, dict):
-        meta = obj["metadata"]
-        return meta.get("namespace", ""), meta["name"], meta.get("resourceVersion", "")
+        try:
+            meta = obj["metadata"]
+            return meta.get("namespace", ""), meta["name"], meta.get("resourceVersion", "")
+        except (LookupError, TypeError, AttributeError):
+            raise Unreadable("It has no metadata with a name.") from None
     meta = obj.metadata
     return meta.namespace, meta.name, meta.resource_version
 

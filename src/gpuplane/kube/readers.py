@@ -13,7 +13,7 @@ from gpuplane.kit.clock import Clock
 from gpuplane.kube import reviews
 from gpuplane.kube.credentials import Connection
 from gpuplane.kube.discovery import Discovery, ServedGroup, ServerVersion
-from gpuplane.kube.errors import Gone, NotThere
+from gpuplane.kube.errors import Gone, NotThere, Unreadable
 from gpuplane.kube.kinds import POD, SERVICE, Kind, find_kind
 from gpuplane.kube.sessions import DEFAULT_USER_AGENT, ClientLimits, Params, Session
 from gpuplane.kube.watching import Mark, Page, decode_event, decode_object, decode_page, read_lines
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 LIST_RESTARTS = 2
 """How often a list is begun anew because its continue token ran out."""
+LIST_PAGES = 10_000
+"""Pages of one list: ten times what the largest needs, as servers may send less than is asked."""
 LOG_BYTES = 10 << 20
 
 
@@ -102,23 +104,39 @@ class KubeReader:
         labels: Selector = None,
         fields: Selector = None,
     ) -> tuple[builtins.list[T], str]:
-        """Return the objects of a kind in a shape, and the resourceVersion to watch from."""
+        """Return the objects of a kind in a shape, and the resourceVersion to watch from.
+
+        Raises:
+            NotThere: If the cluster does not serve the kind.
+            Unreadable: If the list has no end, or is longer than is taken.
+        """
         for attempt in range(LIST_RESTARTS + 1):
-            found: builtins.list[T] = []
-            token: str | None = None
             try:
-                while True:
-                    page = await self.list_page(
-                        kind, shape, namespace, labels, fields, continue_token=token
-                    )
-                    found += page.items or ()
-                    token = page.metadata.continue_
-                    if not token:
-                        return found, page.metadata.resource_version
+                return await self._list_once(kind, shape, namespace, labels, fields)
             except Gone:  # the continue token is older than what etcd keeps
                 if attempt == LIST_RESTARTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    async def _list_once(
+        self, kind: Kind, shape: type[T], namespace: str | None, labels: Selector, fields: Selector
+    ) -> tuple[builtins.list[T], str]:
+        found: builtins.list[T] = []
+        size, token, turned = 0, "", set[str]()
+        while True:
+            data = await self._read_page(kind, namespace, labels, fields, token)
+            page = decode_page(data, shape)
+            found += page.items or ()
+            size += len(data)
+            if len(found) > self.limits.list_objects or size > self.limits.list_bytes:
+                raise Unreadable(
+                    f"The list of {kind} is longer than {self.limits.list_objects} objects"
+                    f" or {self.limits.list_bytes} bytes."
+                )
+            token = page.metadata.continue_
+            if not token:
+                return found, page.metadata.resource_version
+            turn_page(token, turned)
 
     async def list_page(
         self,
@@ -135,14 +153,24 @@ class KubeReader:
         Raises:
             Gone: If the continue token is too old.
         """
+        data = await self._read_page(kind, namespace, labels, fields, continue_token)
+        return decode_page(data, shape)
+
+    async def _read_page(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        labels: Selector,
+        fields: Selector,
+        continue_token: str | None,
+    ) -> bytes:
         params: Params = {
             "limit": self.limits.page_size,
             "continue": continue_token or None,
             "labelSelector": selector_text(labels),
             "fieldSelector": selector_text(fields),
         }
-        data = await self._session.send("GET", kind.path(namespace), params=params)
-        return decode_page(data, shape)
+        return await self._session.send("GET", kind.path(namespace), params=params)
 
     def watch(
         self,
@@ -326,6 +354,17 @@ class KubeReader:
         if known is not None:
             return known
         return await self.discovery.kind_of(obj["apiVersion"], obj["kind"])
+
+
+def turn_page(token: str, turned: set[str]) -> None:
+    """Note a continue token among those of a list.
+
+    Raises:
+        Unreadable: If it was there before, or there are too many: such a list has no end.
+    """
+    if token in turned or len(turned) >= LIST_PAGES:
+        raise Unreadable("The server's pages of a list come to no end.")
+    turned.add(token)
 
 
 def selector_text(selector: Selector) -> str | None:

@@ -21,6 +21,7 @@ from gpuplane.kit.clock import Clock, SystemClock
 from gpuplane.kube.credentials import Connection
 from gpuplane.kube.errors import KubeError, Unauthorized, Unreachable, Unreadable, error_of
 from gpuplane.kube.tls import make_tls_context
+from gpuplane.kube.watching import UNDECODABLE
 
 DEFAULT_USER_AGENT = f"gpuplane/{__version__}"
 Params = Mapping[str, str | int | bool | list[str] | None]
@@ -42,6 +43,8 @@ class ClientLimits:
         body_bytes: An answer, unpacked. A page of 500 objects of 200 KiB.
         line_bytes: One event of a watch. etcd takes objects of 1.5 MiB.
         page_size: Objects of a list asked for at a time.
+        list_objects: Of a list that is read whole. The largest cluster has 150,000 pods.
+        list_bytes: Of such a list, unpacked.
     """
 
     connect_s: float = 5.0
@@ -54,6 +57,8 @@ class ClientLimits:
     body_bytes: int = 100 << 20
     line_bytes: int = 8 << 20
     page_size: int = 500
+    list_objects: int = 200_000
+    list_bytes: int = 1 << 30
 
 
 class Session:
@@ -424,7 +429,7 @@ def _failure(response: httpx2.Response, data: bytes) -> KubeError:
     if response.headers.get("Content-Type", "").startswith("application/json"):
         try:
             body = msgspec.json.decode(data)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             body = None
     return error_of(status, body if isinstance(body, dict) else None, _retry_after(response))
 

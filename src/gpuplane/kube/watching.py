@@ -14,6 +14,9 @@ from gpuplane.kube.errors import Unreadable, error_of
 
 T = TypeVar("T")
 
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of an answer that is none; the last of one that is nested too deeply."""
+
 
 class ListMeta(msgspec.Struct, rename="camel", gc=False):
     """The metadata of a list."""
@@ -71,7 +74,7 @@ def decode_page(data: bytes, shape: type[T]) -> Page[T]:
     """
     try:
         page: Page[T] = _decoder(Page[shape]).decode(data)  # type: ignore[valid-type]  # a type made at run time
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Unreadable(f"The answer is no list of objects: {error}.") from None
     return page
 
@@ -84,7 +87,7 @@ def decode_object(data: bytes | msgspec.Raw, shape: type[T]) -> T:
     """
     try:
         found: T = _decoder(shape).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Unreadable(f"The answer is no object: {error}.") from None
     return found
 
@@ -108,9 +111,9 @@ def decode_event(line: bytes, shape: type[T]) -> tuple[str, T | Mark]:
             raise error_of(code if isinstance(code, int) and code >= 400 else 500, status)
         try:
             found: T = _decoder(shape).decode(event.object)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             return "UNREADABLE", _decoder(Mark).decode(event.object)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Unreadable(f"The watch sent no event: {error}.") from None
     return event.type, found
 

@@ -92,8 +92,9 @@ class Socket:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def send(self, data: bytes, code: int = 2) -> None:
-        head = bytes([0x80 | code])
+    async def send(self, data: bytes, code: int = 2, *, is_last: bool = True) -> None:
+        """Send a frame; code 0 goes on with a message whose frames so far were not its last."""
+        head = bytes([(0x80 if is_last else 0) | code])
         if len(data) < 126:
             head += bytes([len(data)])
         elif len(data) < 1 << 16:

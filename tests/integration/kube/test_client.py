@@ -18,6 +18,7 @@ from gpuplane.kube.errors import (
     Conflict,
     Gone,
     KubeError,
+    NotThere,
     ServerTrouble,
     TooManyRequests,
     Unauthorized,
@@ -410,6 +411,20 @@ async def test_a_list_whose_token_is_always_too_old_ends(
     with pytest.raises(Gone):
         await client.list(kinds.POD)
     assert len(server.requests) == 6
+
+
+async def test_an_answer_nested_too_deeply_is_unreadable(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    server.handler = lambda _: Reply(body=b'{"metadata":{},"x":' + deep + b',"items":[]}')
+    with pytest.raises(Unreadable):
+        await client.get(kinds.POD, "a", "ml")
+    with pytest.raises(Unreadable):
+        await client.list(kinds.POD, "ml")
+    server.handler = lambda _: Reply(404, b'{"details":' + deep + b"}")
+    with pytest.raises(NotThere):
+        await client.get(kinds.POD, "a", "ml")
 
 
 async def test_a_delete_of_another_of_the_same_name_leaves_it_alone(

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import BadRequest, NotThere, ServerTrouble, Unreachable, Unreadable
-from gpuplane.kube.execs import ExecResult
+from gpuplane.kube.execs import MESSAGE_BYTES, OUTPUT_BYTES, ExecResult
 from tests.integration.kube.scripted import Reply, ScriptedServer, Socket, Upgrade
 
 SUCCESS = b'\x03{"status":"Success"}'
@@ -142,6 +142,35 @@ async def test_frames_that_are_none_are_told(server: ScriptedServer, client: Kub
     server.handler = lambda request: Upgrade(garbage)
     with pytest.raises(Unreachable):
         await run(client)
+
+
+async def test_a_message_may_come_in_frames_but_not_without_end(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    piece = b"x" * (1 << 20)
+    sent = 0
+
+    async def talk(socket: Socket) -> None:
+        await socket.send(b"\x01", is_last=False)
+        for _ in range(OUTPUT_BYTES // len(piece)):
+            await socket.send(piece, code=0, is_last=False)
+        await socket.send(b"", code=0)
+        await socket.send(SUCCESS)
+        await socket.receive()
+
+    async def endless(socket: Socket) -> None:
+        nonlocal sent
+        await socket.send(b"\x01", is_last=False)
+        while True:
+            await socket.send(piece, code=0, is_last=False)
+            sent += len(piece)
+
+    server.handler = lambda request: Upgrade(talk)
+    assert len((await run(client)).stdout) == OUTPUT_BYTES
+    server.handler = lambda request: Upgrade(endless)
+    with pytest.raises(Unreadable, match=f"longer than {MESSAGE_BYTES}"):
+        await run(client)
+    assert sent < 2 * MESSAGE_BYTES
 
 
 async def test_a_command_that_could_not_be_started_is_told_with_its_reason(

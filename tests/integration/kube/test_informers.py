@@ -336,6 +336,58 @@ async def test_an_object_of_another_shape_is_counted_and_hides_no_others(
     assert watched.informer.state.unreadable == 2
 
 
+async def test_an_object_that_cannot_be_converted_hides_no_others(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, node in (("a", "n1"), ("b", "strange"), ("c", "n1")):
+        cluster.put(name, node)
+
+    def convert(pod: dict[str, Any]) -> str:
+        if pod["spec"]["nodeName"] == "strange":
+            raise LookupError("nobody foresaw it")
+        return str(pod["metadata"]["name"])
+
+    async with KubeClient(cluster.server.connection()) as client:
+        informer: Informer[str] = Informer(client, kinds.POD, convert=convert)
+        informer.add_index("name", lambda name: [name])
+        informer.start()
+        assert await informer.wait_synced(20)
+        assert informer.items() == ["a", "c"]
+        await cluster.watched()
+        cluster.put("c", "strange")
+        cluster.put("b", "n1")
+        await wait_until_async(lambda: informer.get("ml", "b"), "the watch goes on")
+        assert (informer.items(), informer.by_index("name", "c")) == (["a", "b"], [])
+        await informer.stop()
+    state = informer.state
+    assert (cluster.lists, state.failures, state.unreadable) == (1, 0, 2)
+    assert caplog.text.count("ml/b cannot be converted: LookupError") == 1
+    assert "ml/c" not in caplog.text
+
+
+async def test_an_object_without_a_name_hides_no_others(cluster: Cluster) -> None:
+    cluster.put("a")
+    cluster.pods["odd"] = {"kind": "Pod"}
+    async with KubeClient(cluster.server.connection()) as client:
+        informer: Informer[dict[str, Any]] = Informer(client, kinds.POD)
+        informer.start()
+        assert await informer.wait_synced(20)
+        await informer.stop()
+    assert [pod["metadata"]["name"] for pod in informer.items()] == ["a"]
+
+
+async def test_a_list_that_tells_a_token_twice_is_an_error_and_has_an_end(
+    cluster: Cluster,
+) -> None:
+    cluster.server.handler = lambda _: Reply(body={"metadata": {"continue": "x"}, "items": []})
+    async with KubeClient(cluster.server.connection()) as client:
+        informer: Informer[dict[str, Any]] = Informer(client, kinds.POD, clock=FakeClock())
+        informer.start()
+        await wait_until_async(lambda: informer.state.last_error, "the error is told")
+        await informer.stop()
+    assert "no end" in informer.state.last_error
+
+
 async def test_a_line_without_end_is_not_kept(cluster: Cluster) -> None:
     limits = ClientLimits(line_bytes=1_000)
     async with KubeClient(cluster.server.connection(), limits=limits) as client:

@@ -5,8 +5,37 @@ from typing import Any
 
 import pytest
 
-from gpuplane.extender.http import MAX_HEADS, Connection, Limits, Request, Response, Server
+from gpuplane.extender.http import (
+    IDLE_S,
+    MAX_HEADS,
+    READ_S,
+    Connection,
+    Limits,
+    Request,
+    Response,
+    Server,
+)
 from tests.unit.extender.wires import Wire
+
+
+class Passing:
+    """Time that passes on the event loop as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop, self.passed_s = asyncio.get_running_loop(), 0.0
+        now = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now + self.passed_s)
+
+    async def __call__(self, seconds: float) -> None:
+        """Let so much pass, and what was due then happen."""
+        self.passed_s += seconds
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    return Passing(monkeypatch)
 
 
 def echo(request: Request) -> Response:
@@ -113,6 +142,110 @@ async def test_answers_that_take_time_keep_their_order() -> None:
         await asyncio.sleep(0)
     assert wire.sent.index(b"/bind first") < wire.sent.index(b"/filter second")
     assert not wire.is_paused
+
+
+async def test_a_request_that_drips_is_closed_when_its_time_is_over(passing: Passing) -> None:
+    connection, wire = connect(Server(echo))
+    for byte in post(b"a body of which one byte comes a second"):
+        assert not wire.is_closed
+        connection.data_received(bytes([byte]))
+        await passing(1.0)
+        if wire.is_closed:
+            break
+    assert passing.passed_s == READ_S
+
+
+async def test_each_request_of_a_kept_connection_has_its_own_time(passing: Passing) -> None:
+    connection, wire = connect(Server(echo))
+    request = post(b"slow")
+    for _ in range(5):
+        connection.data_received(request[:30])
+        await passing(READ_S - 1)
+        connection.data_received(request[30:])
+    assert wire.sent.count(b"POST /filter slow") == 5
+    assert not wire.is_closed
+    await passing(IDLE_S - 1)
+    assert not wire.is_closed
+    await passing(1)
+    assert wire.is_closed
+
+
+async def test_a_request_behind_one_that_took_time_has_no_more_time_than_others(
+    passing: Passing,
+) -> None:
+    async def slow(request: Request) -> Response:
+        return echo(request)
+
+    connection, wire = connect(Server(slow))
+    connection.data_received(post(b"first") + post(b"second")[:-1])
+    await passing(0)
+    assert wire.sent.endswith(b"POST /filter first")
+    assert not wire.is_closed
+    await passing(READ_S)
+    assert wire.is_closed
+
+
+async def test_a_head_has_the_length_of_a_get_and_no_body() -> None:
+    async def slow(request: Request) -> Response:
+        return Response(200, b"ok\n")
+
+    def handle(request: Request) -> Any:
+        return slow(request) if request.path == b"/slow" else Response(200, b"ok\n")
+
+    connection, wire = connect(Server(handle))
+    connection.data_received(
+        b"HEAD / HTTP/1.1\r\n\r\nHEAD /slow HTTP/1.1\r\n\r\nHEAD / HTTP/1.1\r\n\r\n"
+    )
+    for _ in range(4):
+        await asyncio.sleep(0)
+    answers = wire.sent.split(b"\r\n\r\n")
+    assert len(answers) == 4
+    assert answers[-1] == b""
+    assert all(each.endswith(b"Content-Length: 3") for each in answers[:-1])
+    connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    assert wire.sent.endswith(b"Content-Length: 3\r\n\r\nok\n")
+
+
+async def test_bodies_of_all_connections_together_are_bounded() -> None:
+    server = Server(echo, Limits(max_body_bytes=10, max_held_bytes=15))
+    whole = post(b"ten bytes!")
+    first, first_wire = connect(server)
+    first.data_received(whole[:-1])
+    second, second_wire = connect(server)
+    second.data_received(whole[:-1])
+    assert second_wire.sent.startswith(b"HTTP/1.1 503 ")
+    assert second_wire.is_closed
+    assert server.held_bytes == 9
+    first.data_received(whole[-1:])
+    assert first_wire.sent.endswith(b"POST /filter ten bytes!")
+    third, third_wire = connect(server)
+    third.data_received(whole[:-1])
+    assert third_wire.sent == b""
+    third.connection_lost(None)
+    assert server.held_bytes == 0
+
+
+async def test_a_body_whose_answer_takes_time_counts_until_it_is_answered() -> None:
+    gate = asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return echo(request)
+
+    server = Server(slow)
+    connection, wire = connect(server)
+    lost, _ = connect(server)
+    for each in (connection, lost):
+        each.data_received(post(b"ten bytes!", b"/bind"))
+    assert server.held_bytes == 20
+    await asyncio.sleep(0)
+    lost.connection_lost(None)
+    assert server.held_bytes == 10
+    gate.set()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert wire.sent.endswith(b"POST /bind ten bytes!")
+    assert server.held_bytes == 0
 
 
 async def test_too_many_connections_are_closed_at_once() -> None:

@@ -100,7 +100,14 @@ def test_an_event_of_another_shape_is_left_out_but_moves_the_watch_on() -> None:
     assert (word, mark.resource_version) == ("UNREADABLE", "8")
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b'{"type": "ADDED"}', b"\xff\xfe"])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"[]", b'{"type": "ADDED"}', b"\xff\xfe", b'{"type": "ADDED", "object": ' + DEEP + b"}"],
+    ids=["half", "list", "no object", "no text", "deep"],
+)
 def test_what_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises(Unreadable, match="no event"):
         decode_event(line, dict[str, Any])

@@ -510,7 +510,8 @@ class KubernetesBackend:
         pod = self._pod(record.id, rank)
         if pod is None or pod.main is None:
             return
-        with contextlib.suppress(NotThere, Unreachable):
+        # What a full disk does not take is read again; what is archived can be shown meanwhile.
+        with contextlib.suppress(NotThere, Unreachable, OSError):
             try:
                 await self._tails.read_off(pod, record.id, rank)
             except KubeError as error:

@@ -394,9 +394,8 @@ class Settler:
             elif pod.is_over:
                 await self._tails.wait_ended(attempt_id, rank, self._settings.log_timeout_s)
                 try:
-                    async with asyncio.timeout(self._settings.log_timeout_s):
-                        await self._tails.read_off(pod, attempt_id, rank)
-                except (TimeoutError, KubeError) as error:
+                    await self._tails.save(pod, attempt_id, rank, self._settings.log_timeout_s)
+                except (OSError, KubeError) as error:  # a time-out is an OSError
                     log.warning("the log of %s was not kept: %s", pod.metadata.name, error)
             elif pod.metadata.deletion_timestamp:
                 self._tails.follow(pod, attempt_id, rank)

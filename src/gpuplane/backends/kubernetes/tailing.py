@@ -20,7 +20,7 @@ from gpuplane.kube.errors import BadRequest, KubeError, NotThere
 log = logging.getLogger("gpuplane.kubernetes")
 
 AGAIN_S = 1.0
-"""Pause before a broken log stream of a container that still runs is opened again."""
+"""Pause before a log that broke, or that the disk did not take, is read again."""
 
 Key = tuple[AttemptId, int]
 
@@ -55,9 +55,14 @@ class LogTails:
         self._tails.clear()
 
     async def read_off(self, pod: Pod, attempt_id: AttemptId, rank: int) -> None:
-        """Archive what a pod has written so far; nothing where it has no log."""
+        """Archive what a pod has written so far; nothing where it has no log.
+
+        Raises:
+            KubeError: If it cannot be read.
+            OSError: If it cannot be written.
+        """
         key = (attempt_id, rank)
-        if key in self._tails:
+        if self.is_following(attempt_id, rank):
             return
         async with self._locks.setdefault(key, asyncio.Lock()), self._places:
             target = self._archive.rank_log(attempt_id, rank)
@@ -66,18 +71,38 @@ class LogTails:
             except (BadRequest, NotThere):
                 return  # it has not started, or it is gone: there is nothing to read
 
+    async def save(self, pod: Pod, attempt_id: AttemptId, rank: int, timeout_s: float) -> None:
+        """Archive what an ended pod wrote; a disk without room is tried again for so long.
+
+        Raises:
+            KubeError: If it cannot be read.
+            OSError: If it was not read and written in time.
+        """
+        tries = 0
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    await self.read_off(pod, attempt_id, rank)
+                    return
+                except OSError as error:
+                    tries += 1
+                    if tries == 1:  # once, not at each try
+                        log.warning("the log of %s cannot be written: %s", pod.metadata.name, error)
+                    await asyncio.sleep(AGAIN_S)
+
     def follow(self, pod: Pod, attempt_id: AttemptId, rank: int) -> None:
         """Begin to archive what a pod writes until its container ends, unless that goes on."""
         key = (attempt_id, rank)
-        if key in self._tails:
+        if self.is_following(attempt_id, rank):
             return
         task = asyncio.create_task(self._follow(pod, key), name=f"log:{pod.metadata.name}")
         self._tails[key] = task
         task.add_done_callback(lambda _: self._tails.pop(key, None))
 
     def is_following(self, attempt_id: AttemptId, rank: int) -> bool:
-        """Return whether the output of a rank is being followed."""
-        return (attempt_id, rank) in self._tails
+        """Return whether the output of a rank is being followed, or no more of it is kept."""
+        key = (attempt_id, rank)
+        return key in self._tails or self._archive.rank_log(*key).mark.full
 
     async def wait_ended(self, attempt_id: AttemptId, rank: int, timeout_s: float) -> None:
         """Return when the stream of a rank has ended, or is given up after so long."""
@@ -99,7 +124,7 @@ class LogTails:
                     return
                 except BadRequest:
                     return  # not started yet: whoever follows asks again
-                except KubeError as error:
+                except (KubeError, OSError) as error:
                     tries += 1
                     log.info("the log of %s broke: %s", pod.metadata.name, error)
                     await asyncio.sleep(AGAIN_S)
@@ -140,6 +165,8 @@ class LogTails:
             async for chunk in stream:
                 if target.take(chunk):
                     self._on_output()
+                if target.mark.full:
+                    return
         if target.end_reading():
             self._on_output()
 

@@ -23,10 +23,13 @@ def parse_progress(line: str) -> float | None:
     value = parse_json(line)
     if isinstance(value, dict):
         value = value.get("ratio", value.get("progress"))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite:
         raise MalformedReport("the last line is neither a ratio nor a JSON object with `ratio`")
     if not 0 <= value <= 1:
-        raise MalformedReport(f"the ratio {value:g} is not between 0 and 1")
+        # A whole number may be too large for a float, and so for `g`.
+        told = f"{value:g}" if isinstance(value, float) else str(value)[:20]
+        raise MalformedReport(f"the ratio {told} is not between 0 and 1")
     return float(value)
 
 
@@ -42,6 +45,10 @@ def parse_checkpoint(line: str) -> str | None:
     path = value.get("path") if isinstance(value, dict) else None
     if not isinstance(path, str) or not path:
         raise MalformedReport("the last line names no `path`")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:  # JSON may escape half of a surrogate pair
+        raise MalformedReport("`path` is no text that can be written") from error
     return path
 
 

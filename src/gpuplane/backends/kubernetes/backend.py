@@ -470,9 +470,7 @@ class KubernetesBackend:
         """Delete the pods of an attempt with this grace, then what would make new ones."""
         labels = {ATTEMPT_ID: str(record.id)}
         if record.by_pod:  # first what would have Kueue admit another pod for each that goes
-            await self.client.delete(
-                starting.kind_named(record.kind), record.name, record.namespace
-            )  # fmt: skip - the call reads as one line
+            await self._delete_workload(record)
         for rank, pod in self._ranks(record.id).items():
             if record.fate == STARTED and pod in self._view.pods(record.id):
                 self._tails.follow(pod, record.id, rank)
@@ -484,8 +482,16 @@ class KubernetesBackend:
         # A release is taken away by Helm, which the settler waits for; its pods are ended now.
         # What was dispatched here goes when its manager's does: alone it would be made again.
         if not record.is_release and not record.is_dispatched:
-            kind = starting.kind_named(record.kind)
-            await self.client.delete(kind, record.name, record.namespace)
+            await self._delete_workload(record)
+
+    async def _delete_workload(self, record: Record) -> None:
+        """Delete what makes the pods of an attempt; what only has its name is left alone."""
+        kind = starting.kind_named(record.kind)
+        found = await self.client.find(kind, record.name, record.namespace)
+        labels = {} if found is None else found["metadata"].get("labels") or {}
+        if found is not None and labels.get(ATTEMPT_ID) == record.attempt_id:
+            uid = found["metadata"]["uid"]
+            await self.client.delete(kind, record.name, record.namespace, uid=uid)
 
     def _ranks(self, attempt_id: AttemptId) -> dict[int, Pod]:
         sight = self._view.sight(attempt_id)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpuplane.backends.kubernetes.failures import Failures
 from gpuplane.backends.kubernetes.shapes import Main
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
@@ -41,12 +42,14 @@ class PodTroubles:
         self._clock = clock
         self._on_news = on_news
         self._due: dict[AttemptId, float] = {}
+        self._failures = Failures()
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
             await self._clock.sleep(LOOK_S)
-            await self.look()
+            with self._failures.kept("a look for pods that are missing"):  # nobody begins it again
+                await self.look()
 
     async def look(self) -> None:
         """Ask about those that have had no pod since the last look, the longest due first."""
@@ -57,7 +60,8 @@ class PodTroubles:
                  if self._due[each] <= now]  # fmt: skip
         for attempt_id in ready[:AT_ONCE]:
             self._due[attempt_id] = now + AGAIN_S
-            await self._ask(attempt_id, waiting[attempt_id])
+            with self._failures.kept("what keeps the pods of attempt", attempt_id):
+                await self._ask(attempt_id, waiting[attempt_id])
 
     async def _ask(self, attempt_id: AttemptId, main: Main) -> None:
         wanted = {"involvedObject.uid": main.metadata.uid, "reason": FAILED_CREATE}

@@ -3,12 +3,12 @@
 Kubernetes tells instants in whole seconds: an end counts to the end of its own.
 """
 
-import json
 import re
 from typing import Any
 
 from gpuplane.backends.interface import Phase
 from gpuplane.backends.kubernetes import causes
+from gpuplane.backends.kubernetes.annotations import find_object
 from gpuplane.backends.kubernetes.observing import find_scaled_away
 from gpuplane.backends.kubernetes.records import LASTING, STARTED, Outcome
 from gpuplane.backends.kubernetes.reports import last_report
@@ -236,8 +236,4 @@ def _outputs(pod: Pod) -> dict[str, Any] | None:
     ended = container.state.terminated if container is not None else None
     if ended is None or not ended.message.lstrip().startswith("{"):
         return None
-    try:
-        read = json.loads(ended.message)
-    except ValueError:
-        return None
-    return read if isinstance(read, dict) else None
+    return find_object(ended.message)

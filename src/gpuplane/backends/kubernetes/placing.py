@@ -5,11 +5,11 @@ first. A pod that asks for GPUs gets a rank of its own or waits; a chart's other
 node of the job.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import Place, read_places
 from gpuplane.backends.kubernetes.manifests.charts import HELPER, REPLICA
 from gpuplane.backends.kubernetes.manifests.pods import placed, placed_on
 from gpuplane.backends.kubernetes.records import Record
@@ -20,9 +20,8 @@ from gpuplane.backends.kubernetes.sights import rank_of
 def waits(pod: Pod) -> bool:
     """Return whether a pod waits to be told its place."""
     gates = pod.spec.scheduling_gates
-    return not pod.metadata.deletion_timestamp and any(
-        gate.name == names.PLACEMENT_GATE for gate in gates
-    )
+    goes = pod.is_over or pod.metadata.deletion_timestamp
+    return not goes and any(gate.name == names.PLACEMENT_GATE for gate in gates)
 
 
 def list_open_ranks(record: Record) -> frozenset[int] | None:
@@ -71,35 +70,46 @@ def plan_places(
         pods: Those of the attempt that are there.
         open_ranks: The ranks that may have a pod; None for every one that has a place.
     """
-    told: dict[str, Any] = json.loads(main.metadata.annotations.get(names.PLACEMENTS, "{}"))
-    places = {r: each for r, each in told.items() if open_ranks is None or int(r) in open_ranks}
+    told = read_places(main.metadata.annotations.get(names.PLACEMENTS))
+    places = {r: each for r, each in told.items() if open_ranks is None or r in open_ranks}
     taken = {rank_of(pod) for pod in pods if not pod.is_over}
-    free = [rank for rank in sorted(map(int, places)) if rank not in taken]
-    nodes = sorted({str(place["node"]) for place in places.values()})
+    free = [rank for rank in sorted(places) if rank not in taken]
+    nodes = sorted({place.node for place in places.values()})
     found = []
+    # One that is being deleted gives its place up: its successor need not wait for its end.
+    given = {
+        rank_of(pod)
+        for pod in pods
+        if not pod.is_over and not pod.metadata.deletion_timestamp and not waits(pod)
+    }
     oldest = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
     for pod in filter(waits, oldest):
+        rank = rank_of(pod)
+        if rank is not None and rank in given:
+            continue  # of two that name one rank, one alone has its place and its GPUs
         patch = _patch_of(pod, places, free, nodes)
         if patch is not None:
             found.append((pod, patch))
+            given.add(rank)
     return found
 
 
 def _patch_of(
-    pod: Pod, places: Mapping[str, Any], free: list[int], nodes: Sequence[str]
+    pod: Pod, places: Mapping[int, Place], free: list[int], nodes: Sequence[str]
 ) -> dict[str, Any] | None:
     metadata = pod.metadata
     version, uid = metadata.resource_version, metadata.uid
     part = metadata.labels.get(names.PART)
     rank = rank_of(pod)
     if rank is not None:
-        place = places.get(str(rank))
-        return placed(place, version, uid) if place is not None else None
+        place = places.get(rank)
+        return placed(place.node, place.annotations, version, uid) if place is not None else None
     if part == HELPER or (part == REPLICA and not free):
         return placed_on(nodes, version, uid) if nodes else None
     if not free:
         return None
     rank = free.pop(0)
-    patch = placed(places[str(rank)], version, uid)
+    place = places[rank]
+    patch = placed(place.node, place.annotations, version, uid)
     patch["metadata"]["labels"] = {names.RANK: str(rank)}
     return patch

@@ -3,7 +3,6 @@
 Owns the reading. What is made of it, and for which tenant, is decided where jobs are kept.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import read_object
 from gpuplane.backends.kubernetes.manifests.workloads import MANIFEST_FORMAT, QUEUE
 from gpuplane.backends.kubernetes.records import STARTED, Record, read_record
 from gpuplane.backends.kubernetes.shapes import instant_ms
@@ -85,12 +85,14 @@ def read_attempt(
     attempt_id, job_id, tenant_id = ids.values()
     if record is None or not _runs(record):
         return None
+    if not record.is_of(metadata.get("namespace", ""), metadata["name"]):
+        return None  # anybody can put the labels of an attempt on an object of their own
     if record.is_dispatched:
         return None  # its manager has it, and tells again where it was dispatched to
     if attempt_id is None or job_id is None or tenant_id is None:
         return None
     try:
-        told = json.loads((metadata.get("annotations") or {})[names.MANIFEST])
+        told = read_object((metadata.get("annotations") or {}).get(names.MANIFEST))
         if told["format"] != MANIFEST_FORMAT:
             return None
         spec = msgspec.convert(told["spec"], JobSpec, strict=False)

@@ -106,6 +106,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the name of its attempt with the epoch it was accepted at."""
         return AttemptRef(self.id, self.epoch)
 
+    def is_of(self, namespace: str, name: str) -> bool:
+        """Return whether its workload lies there; one that was never accepted does not say where.
+
+        Labels alone tell nothing: a tenant can put those of another's attempt on its own objects.
+        """
+        return not self.name or (self.namespace, self.name) == (namespace, name)
+
     @property
     def is_release(self) -> bool:
         """Return whether it is a Helm release."""

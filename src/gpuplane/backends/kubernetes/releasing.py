@@ -195,7 +195,9 @@ class Releases:
             # Applied anew it would be held back again, whatever Kueue said of it.
             anchor = await self._client.find(JOB, record.name, record.namespace)
         else:
-            anchor = await starting.make(self._client, plan, workload, secrets, self._cluster_id)
+            anchor = await starting.make(
+                self._client, self._records, plan, workload, secrets, self._cluster_id
+            )
         if anchor is None:
             return  # it was started, and what became of it is seen by observe
         if record.fate == ACCEPTED:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpuplane.backends.kubernetes.failures import Failures
 from gpuplane.backends.kubernetes.manifests.lastreports import MARK
 from gpuplane.backends.kubernetes.reports import Report, read_report
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
@@ -68,11 +69,13 @@ class Reporter:
         self._on_report = on_report
         self._asked: dict[Key, Asked] = {}
         self._busy: set[asyncio.Task[None]] = set()
+        self._failures = Failures()
 
     async def run(self) -> None:
         """Read for ever, as many pods a second as a setting allows."""
         while True:
-            self.look()
+            with self._failures.kept("a look for what is reported"):  # nobody begins it again
+                self.look()
             await self._clock.sleep(LOOK_S)
 
     async def stop(self) -> None:
@@ -99,6 +102,10 @@ class Reporter:
             task.add_done_callback(self._busy.discard)
 
     async def _read(self, key: Key, pod: Pod) -> None:
+        with self._failures.kept("what is reported by", pod.metadata.name):
+            await self._read_once(key, pod)
+
+    async def _read_once(self, key: Key, pod: Pod) -> None:
         attempt_id, rank, _ = key
         try:
             done = await self._client.exec(

@@ -16,6 +16,7 @@ import msgspec
 
 from gpuplane.backends.interface import AttemptPlan, ScalerDecides, Unavailable
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import read_number
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.manifests.pods import placements_of
 from gpuplane.backends.kubernetes.manifests.workloads import encode_manifest
@@ -174,5 +175,4 @@ async def _find(client: KubeClient, record: Record | None) -> dict[str, Any] | N
 
 
 def _number_of(main: Mapping[str, Any]) -> int:
-    told = (main["metadata"].get("annotations") or {}).get(names.SCALE, "")
-    return int(told) if told.isdigit() else 0
+    return read_number((main["metadata"].get("annotations") or {}).get(names.SCALE)) or 0

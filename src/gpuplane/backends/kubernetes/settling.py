@@ -7,11 +7,12 @@ it holds, so a crash or a cluster that cannot be reached only delays it.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from gpuplane.backends.interface import AttemptRef, BackendError
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.failures import Failures
 from gpuplane.backends.kubernetes.fencing import RecordStore
 from gpuplane.backends.kubernetes.makers import is_unmade, list_makers, list_missing, plan_heirs
 from gpuplane.backends.kubernetes.placing import find_strays, list_open_ranks, plan_places
@@ -49,7 +50,7 @@ from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.failpoints import failpoint
 from gpuplane.kube.clients import KubeClient
-from gpuplane.kube.errors import Conflict, Invalid, KubeError, NotThere
+from gpuplane.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotThere
 from gpuplane.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -111,28 +112,29 @@ class Settler:
         self._busy: dict[AttemptId, asyncio.Task[None]] = {}
         self._swept_at: int | None = None
         self._missing_since: dict[AttemptId, int] = {}
+        self._failures = Failures()
 
     def wake(self) -> None:
         """Have a look taken soon."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Look at what changed, for ever; at all of it every `LOOK_S`, however much changes."""
+        """Look at what changed, for ever; at all of it every `LOOK_S`, however much changes.
+
+        Nobody begins it again, and all tenants of the cluster need it: what one object raises that
+        nobody foresaw is told once and ends nothing else.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + LOOK_S
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
-            if loop.time() >= due:
-                self._look_at_all()
-                due = loop.time() + LOOK_S
+            is_due = loop.time() >= due
+            due = loop.time() + LOOK_S if is_due else due
             self._wake.clear()
-            if self._is_silent():
-                continue
-            await self._sweep_now_and_then()
-            for attempt_id in sorted(self._view.take_unsettled()):
-                self._start(attempt_id)
+            with self._failures.kept("a look of the settler"):
+                await self._look(to_all=is_due)
 
     async def stop(self) -> None:
         """End what is under way."""
@@ -140,6 +142,15 @@ class Settler:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self, *, to_all: bool) -> None:
+        if to_all:
+            self._look_at_all()
+        if self._is_silent():
+            return
+        await self._sweep_now_and_then()
+        for attempt_id in sorted(self._view.take_unsettled()):
+            self._start(attempt_id)
 
     def _look_at_all(self) -> None:
         if not self._is_silent():
@@ -151,11 +162,11 @@ class Settler:
     def _note_missing(self, now: int) -> None:
         """Note since when releases have ranks without a pod."""
         view = self._view
-        missing = [
-            record.id
-            for record in view.records()
-            if list_missing(record, view.main(record.id), view.pods(record.id))
-        ]
+        missing = []
+        for record in view.records():
+            with self._failures.kept("whether pods are missing, of attempt", record.id):
+                if list_missing(record, view.main(record.id), view.pods(record.id)):
+                    missing.append(record.id)
         self._missing_since = {each: self._missing_since.get(each, now) for each in missing}
 
     def _is_missing_long(self, attempt_id: AttemptId) -> bool:
@@ -185,23 +196,35 @@ class Settler:
         if self._swept_at is not None and now - self._swept_at < SWEEP_MS:
             return
         self._swept_at = now
+        with self._failures.kept("a sweep"):
+            try:
+                await self.sweep()
+            except KubeError as error:
+                log.info("what is left over is swept later: %s", error)
+
+    @contextlib.contextmanager
+    def _swept(self, name: str) -> Iterator[None]:
+        """Sweep one object: what the cluster refuses of it alone keeps no other from its turn."""
         try:
-            await self.sweep()
-        except KubeError as error:
-            log.info("what is left over is swept later: %s", error)
+            with self._failures.kept("the sweep of", name, (KubeError,)):
+                yield
+        except (Forbidden, Invalid) as error:
+            log.info("%s is swept another time: %s", name, error)
 
     async def sweep(self) -> None:
         """Delete workloads that no record knows, and records and claims not needed for long."""
         now = self._clock.now_ms()
         records = {record.id: record for record in self._view.records()}
         for main in find_orphans(self._view.mains(), records, now, self._settings.orphan_s):
-            log.warning("workload %s has no record and is deleted", main.metadata.name)
-            await delete_main(self._client, main)
+            with self._swept(main.metadata.name):
+                log.warning("workload %s has no record and is deleted", main.metadata.name)
+                await delete_main(self._client, main)
         for main in find_unread(self._view.mains(), records, now, self._settings.orphan_s):
-            await self._let_go(main)
+            with self._swept(main.metadata.name):
+                await self._let_go(main)
         for record in find_withdrawn(records.values(), now, self._settings.forgotten_s):
-            with contextlib.suppress(BackendError):  # one that stays is swept another time
-                await self._forget(record.ref)
+            with self._swept(record.attempt_id), contextlib.suppress(BackendError):
+                await self._forget(record.ref)  # one that stays is swept another time
         claims = await self._client.list(
             PERSISTENT_VOLUME_CLAIM, labels={names.CLUSTER: self._cluster_id}
         )
@@ -209,11 +232,12 @@ class Settler:
         for keys, text in ((plan.mark, str(now)), (plan.unmark, None)):
             for namespace, name, uid in keys:
                 patch = {"metadata": {"uid": uid, "annotations": {UNUSED_SINCE: text}}}
-                with contextlib.suppress(NotThere, Conflict):
+                with self._swept(name), contextlib.suppress(NotThere, Conflict):
                     await self._client.patch(PERSISTENT_VOLUME_CLAIM, name, patch, namespace)
         for namespace, name, uid in plan.delete:
-            log.warning("claim %s was not needed for long and is deleted", name)
-            await self._client.delete(PERSISTENT_VOLUME_CLAIM, name, namespace, uid=uid)
+            with self._swept(name):
+                log.warning("claim %s was not needed for long and is deleted", name)
+                await self._client.delete(PERSISTENT_VOLUME_CLAIM, name, namespace, uid=uid)
 
     def _start(self, attempt_id: AttemptId) -> None:
         if attempt_id in self._busy or self._is_silent() or not self._has_work(attempt_id):
@@ -230,6 +254,12 @@ class Settler:
         task.add_done_callback(finished)
 
     def _has_work(self, attempt_id: AttemptId) -> bool:
+        has_work = False
+        with self._failures.kept("what is to be done for attempt", attempt_id):
+            has_work = self._find_work(attempt_id)
+        return has_work
+
+    def _find_work(self, attempt_id: AttemptId) -> bool:
         sight = self._view.sight(attempt_id)
         if sight is None:
             return False
@@ -302,6 +332,14 @@ class Settler:
         return record.is_release and record.fate == STARTED and not gone
 
     async def _settle(self, attempt_id: AttemptId) -> None:
+        pause_s = LOOK_S
+        with self._failures.kept("the settling of attempt", attempt_id):
+            pause_s = await self._settle_once(attempt_id)
+        if pause_s:
+            await self._clock.sleep(pause_s)
+
+    async def _settle_once(self, attempt_id: AttemptId) -> float:
+        """Do what is to be done now; return for how long nothing more is tried, in seconds."""
         try:
             async with self._limit:
                 await self._place(attempt_id)
@@ -326,7 +364,8 @@ class Settler:
                 await self._clean(attempt_id)
         except KubeError as error:
             log.info("attempt %s is settled later: %s", attempt_id, error)
-            await self._clock.sleep(1.0)
+            return 1.0
+        return 0.0
 
     async def _place(self, attempt_id: AttemptId) -> None:
         for pod, patch in self._places(attempt_id):

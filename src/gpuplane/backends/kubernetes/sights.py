@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import read_number
 from gpuplane.backends.kubernetes.records import Record
 from gpuplane.backends.kubernetes.shapes import Condition, Main, Pod, instant_ms
 from gpuplane.core.ids import GpuId
@@ -106,11 +107,9 @@ def rank_of(pod: Pod) -> int | None:
     """Return the rank of a pod, None while it has none."""
     labels = pod.metadata.labels
     if names.PART in labels:  # an indexed Job of a chart numbers its pods for itself
-        told = labels.get(names.RANK, "")
-        return int(told) if told.isdigit() else None
+        return read_number(labels.get(names.RANK))
     text = labels.get(names.RANK) or labels.get(names.INDEX)
-    text = text or pod.metadata.annotations.get(names.INDEX)
-    return int(text) if text is not None and text.isdigit() else None
+    return read_number(text or pod.metadata.annotations.get(names.INDEX))
 
 
 def is_well(pod: Pod) -> bool:

@@ -185,7 +185,7 @@ async def ensure_started(
         return
     kind, name = kind_named(record.kind), record.name
     if record.fate == ACCEPTED:
-        main = await make(client, plan, workload, secrets, cluster_id)
+        main = await make(client, records, plan, workload, secrets, cluster_id)
         failpoint("kubernetes.ensure.made")
         try:
             await records.change(
@@ -205,6 +205,7 @@ async def ensure_started(
 
 async def make(
     client: KubeClient,
+    records: RecordStore,
     plan: AttemptPlan,
     workload: Workload,
     secrets: Mapping[str, str],
@@ -219,18 +220,31 @@ async def make(
     if is_by_pod(plan):
         await require_admission(client, workload, plan.local_queue)
     await _make_claims(client, plan, workload, cluster_id)
+    main = await _apply_main(client, workload.main)
     try:
-        main = await _apply_main(client, workload.main)
         await _make_parts(client, plan, workload, secrets, cluster_id, main)
     except KubeError as error:
         if not isinstance(error, _LATER):
-            await client.delete(
-                kind_named(workload.main["kind"]),
-                workload.main["metadata"]["name"],
-                workload.namespace,
-            )
+            await _take_back(client, records, plan, main)
         raise
     return main
+
+
+async def _take_back(
+    client: KubeClient, records: RecordStore, plan: AttemptPlan, main: Mapping[str, Any]
+) -> None:
+    """Delete a workload that cannot be made whole, this very one, unless it was let go meanwhile.
+
+    Another process may start the same attempt when a lease goes over, and get what was refused
+    here: what it let go runs, and the name alone does not tell the two apart.
+    """
+    record, _ = await records.load(plan.ref.attempt_id)
+    if record is None or record.fate != ACCEPTED:
+        return
+    metadata = main["metadata"]
+    await client.delete(
+        kind_named(main["kind"]), metadata["name"], metadata["namespace"], uid=metadata["uid"]
+    )
 
 
 async def ensure_tenant(client: KubeClient, plan: AttemptPlan, cluster_id: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import read_number
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, NEVER, STARTED, Record
 from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.backends.kubernetes.shapes import Main, instant_ms
@@ -152,11 +153,12 @@ def plan_claims(
             continue
         key = (metadata["namespace"], metadata["name"], metadata["uid"])
         text = (metadata.get("annotations") or {}).get(UNUSED_SINCE, "")
+        since = read_number(text)
         if job_id in needed:
             if text:
                 unmark.append(key)
-        elif not text.isdigit():
+        elif since is None:
             mark.append(key)
-        elif now - int(text) >= days * DAY_MS:
+        elif now - since >= days * DAY_MS:
             delete.append(key)
     return ClaimPlan(tuple(sorted(mark)), tuple(sorted(unmark)), tuple(sorted(delete)))

@@ -2,23 +2,30 @@
 
 A cache and nothing else: it is filled by informers and by our own writes, and an empty one comes
 to the same answers once they have synced. Numbers changes so that a turn is told only what moved.
+
+Labels do not make an object one of an attempt: a tenant can put any on its own. What lies elsewhere
+than the attempt's record says is kept, as the record may be heard of later, and never looked at.
 """
 
-import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuplane.backends.interface import Phase, ReplicaObservation, ScaleObservation
 from gpuplane.backends.kubernetes import names
+from gpuplane.backends.kubernetes.annotations import read_instances, read_places
+from gpuplane.backends.kubernetes.failures import Failures
 from gpuplane.backends.kubernetes.observing import find_scaler, find_wanted, has_vanished
 from gpuplane.backends.kubernetes.ranking import observe
 from gpuplane.backends.kubernetes.records import FORGOTTEN, LASTING, STARTED, Record
 from gpuplane.backends.kubernetes.reports import Report
 from gpuplane.backends.kubernetes.shapes import Main, Pod
 from gpuplane.backends.kubernetes.sights import NodeState, Sight, pods_by_rank
-from gpuplane.core.fleet.facts import MigPlacement, parse_mig_device
+from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import AttemptId, GpuId
+
+_Key = tuple[str, str, str]
+"""Kind, namespace and name of a workload."""
 
 _KEPT_GONE = 4
 """Pods of one attempt that are remembered after they went: how the last of each rank ended."""
@@ -31,8 +38,8 @@ class ClusterView:
         self._records: dict[AttemptId, tuple[int, Record]] = {}
         self._pods: dict[AttemptId, dict[str, Pod]] = {}
         self._gone: dict[AttemptId, set[str]] = {}
-        self._mains: dict[AttemptId, Main] = {}
-        self._parts: dict[AttemptId, Main] = {}
+        self._mains: dict[AttemptId, dict[_Key, Main]] = {}
+        self._parts: dict[AttemptId, dict[_Key, Main]] = {}
         self._nodes: dict[str, NodeState] = {}
         self._on_node: dict[str, set[AttemptId]] = {}
         self._dirty: set[AttemptId] = set()
@@ -41,10 +48,11 @@ class ClusterView:
         self._number = 0
         self._reports: dict[tuple[AttemptId, int], tuple[Report, int | None]] = {}
         self._troubles: dict[AttemptId, str] = {}
-        self._routes: dict[AttemptId, tuple[str, str]] = {}
+        self._routes: dict[AttemptId, dict[str, tuple[str, str]]] = {}
         self._last: dict[tuple[AttemptId, int], tuple[int, ReplicaObservation]] = {}
         self._scales: dict[AttemptId, tuple[int, ScaleObservation]] = {}
         self._vanished: set[AttemptId] = set()
+        self._failures = Failures()
 
     # What comes in
 
@@ -68,7 +76,8 @@ class ClusterView:
         if attempt_id is None:
             return None
         self._pods.setdefault(attempt_id, {})[pod.metadata.uid] = pod
-        self._troubles.pop(attempt_id, None)
+        if self._is_at_home(attempt_id, pod):
+            self._troubles.pop(attempt_id, None)
         self._gone.get(attempt_id, set()).discard(pod.metadata.uid)
         if pod.spec.node_name:
             self._on_node.setdefault(pod.spec.node_name, set()).add(attempt_id)
@@ -84,7 +93,8 @@ class ClusterView:
         pods[pod.metadata.uid] = pod
         gone = self._gone.setdefault(attempt_id, set())
         gone.add(pod.metadata.uid)
-        old = sorted(gone, key=lambda uid: pods[uid].metadata.creation_timestamp)
+        beside = [uid for uid in gone if pods[uid].metadata.namespace == pod.metadata.namespace]
+        old = sorted(beside, key=lambda uid: pods[uid].metadata.creation_timestamp)
         ranks = len(record.ranks) if (record := self.record(attempt_id)) else 1
         for uid in old[: -max(_KEPT_GONE, ranks)]:
             gone.discard(uid)
@@ -97,17 +107,20 @@ class ClusterView:
             return
         attempt_id = attempt_of(main.metadata.labels)
         if attempt_id is not None:
-            known = self._parts if _is_of_set(main) else self._mains
-            known[attempt_id] = main
+            among = self._parts if _is_of_set(main) else self._mains
+            among.setdefault(attempt_id, {})[_key(main)] = main
             self._touch(attempt_id)
 
     def drop_main(self, main: Main) -> None:
         """Note that a workload is gone."""
         attempt_id = attempt_of(main.metadata.labels)
         among = self._parts if _is_of_set(main) else self._mains
-        known = among.get(attempt_id) if attempt_id is not None else None
+        found = among.get(attempt_id, {}) if attempt_id is not None else {}
+        known = found.get(_key(main))
         if attempt_id and known is not None and known.metadata.uid == main.metadata.uid:
-            del among[attempt_id]
+            del found[_key(main)]
+            if not found:
+                del among[attempt_id]
             self._touch(attempt_id)
 
     def take_node(self, name: str, state: NodeState | None) -> None:
@@ -135,17 +148,18 @@ class ClusterView:
         self._dirty.add(attempt_id)
         return True
 
-    def take_route(self, attempt_id: AttemptId, url: str, trouble: str) -> None:
+    def take_route(self, attempt_id: AttemptId, namespace: str, url: str, trouble: str) -> None:
         """Note where the Route of a service leads, or why its router refuses it."""
+        known = self._routes.setdefault(attempt_id, {})
         if url or trouble:
-            self._routes[attempt_id] = (url, trouble)
+            known[namespace] = (url, trouble)
         else:
-            self._routes.pop(attempt_id, None)
+            known.pop(namespace, None)
         self._dirty.add(attempt_id)
 
     def take_trouble(self, attempt_id: AttemptId, why: str) -> bool:
         """Note why no pod of an attempt could be made; return whether that is news."""
-        if self._pods.get(attempt_id) or self._troubles.get(attempt_id, "") == why:
+        if self._pods_at_home(attempt_id) or self._troubles.get(attempt_id, "") == why:
             return False
         self._troubles[attempt_id] = why
         self._dirty.add(attempt_id)
@@ -165,78 +179,89 @@ class ClusterView:
     def pods(self, attempt_id: AttemptId) -> list[Pod]:
         """Return the pods of an attempt that are there."""
         gone = self._gone.get(attempt_id, set())
-        found = self._pods.get(attempt_id, {})
-        return [pod for uid, pod in found.items() if uid not in gone]
+        return [pod for uid, pod in self._pods_at_home(attempt_id).items() if uid not in gone]
 
     def main(self, attempt_id: AttemptId) -> Main | None:
         """Return the workload of an attempt."""
-        return self._mains.get(attempt_id)
+        found = self._mains_at_home(attempt_id)
+        return found[0] if found else None
 
     def find_owner(self, uid: str) -> AttemptId | None:
         """Return the attempt whose workload or pod has a uid, None where none of ours has it."""
-        mains = (known for known, main in self._mains.items() if main.metadata.uid == uid)
-        pods = (known for known, found in self._pods.items() if uid in found)
+        mains = (
+            known
+            for known in self._mains
+            if any(main.metadata.uid == uid for main in self._mains_at_home(known))
+        )
+        pods = (
+            known
+            for known, found in self._pods.items()
+            if uid in found and self._is_at_home(known, found[uid])
+        )
         return next(mains, None) or next(pods, None)
 
     def mains(self) -> list[Main]:
-        """Return every workload of ours."""
-        return list(self._mains.values())
+        """Return every workload of ours, and what has the labels of an attempt without a record."""
+        return [main for known in self._mains for main in self._mains_at_home(known)]
 
     def reporting_pods(self) -> dict[tuple[AttemptId, int, str], Pod]:
         """Return the running pods that may report in files, by attempt, rank and uid."""
         found = {}
         for attempt_id, (_, record) in self._records.items():
-            if record.fate != STARTED or record.is_over or record.kind in LASTING:
-                continue
-            sight = self.sight(attempt_id)
-            for rank, pod in pods_by_rank(sight).items() if sight is not None else ():
-                main = pod.main
-                is_there = pod.metadata.uid not in self._gone.get(attempt_id, ())
-                if is_there and main is not None and main.state.running is not None:
-                    found[attempt_id, rank, pod.metadata.uid] = pod
+            with self._failures.kept("who reports of attempt", attempt_id):
+                if record.fate != STARTED or record.is_over or record.kind in LASTING:
+                    continue
+                sight = self.sight(attempt_id)
+                for rank, pod in pods_by_rank(sight).items() if sight is not None else ():
+                    main = pod.main
+                    is_there = pod.metadata.uid not in self._gone.get(attempt_id, ())
+                    if is_there and main is not None and main.state.running is not None:
+                        found[attempt_id, rank, pod.metadata.uid] = pod
         return found
 
     def without_pods(self) -> dict[AttemptId, Main]:
         """Return the Jobs that were let go and have no pod, of which none was ever seen."""
         found = {}
         for attempt_id, (_, record) in self._records.items():
-            if record.fate != STARTED or record.is_over or record.evict_reason:
-                continue
-            if record.is_release:
-                continue  # the Job that stands in line for one makes no pods
-            main = self._mains.get(attempt_id)
-            if main is None or main.kind != "Job" or self._pods.get(attempt_id):
-                continue
-            if not main.spec.suspend and not main.metadata.deletion_timestamp:
-                found[attempt_id] = main
+            with self._failures.kept("whether pods are made for attempt", attempt_id):
+                if record.fate != STARTED or record.is_over or record.evict_reason:
+                    continue
+                if record.is_release:
+                    continue  # the Job that stands in line for one makes no pods
+                main = self.main(attempt_id)
+                if main is None or main.kind != "Job" or self._pods_at_home(attempt_id):
+                    continue
+                if not main.spec.suspend and not main.metadata.deletion_timestamp:
+                    found[attempt_id] = main
         return found
 
     def held_gpus(self) -> set[GpuId]:
         """Return the GPUs that attempts of ours have or are given."""
         found: set[GpuId] = set()
         for attempt_id, (_, record) in self._records.items():
-            if record.is_over:
-                continue
-            main = self._mains.get(attempt_id)
-            text = main.metadata.annotations.get(names.PLACEMENTS) if main is not None else None
-            for place in json.loads(text).values() if text else ():
-                found |= _gpus((place.get("annotations") or {}).get(names.GPU_IDS, ""))
-            for pod in self.pods(attempt_id):
-                if not pod.is_over:
-                    found |= _gpus(pod.metadata.annotations.get(names.GPU_IDS, ""))
+            with self._failures.kept("the GPUs of attempt", attempt_id):
+                found |= set() if record.is_over else self._gpus_of(attempt_id)
         return found
+
+    def _gpus_of(self, attempt_id: AttemptId) -> set[GpuId]:
+        main = self.main(attempt_id)
+        text = main.metadata.annotations.get(names.PLACEMENTS) if main is not None else None
+        told = [place.annotations for place in read_places(text).values()]
+        told += [pod.metadata.annotations for pod in self.pods(attempt_id) if not pod.is_over]
+        return {gpu_id for each in told for gpu_id in _gpus(each.get(names.GPU_IDS, ""))}
 
     def held_instances(self) -> set[MigPlacement]:
         """Return the MIG instances that attempts of ours were given here."""
         found: set[MigPlacement] = set()
-        for attempt_id, main in self._mains.items():
-            text = main.metadata.annotations.get(names.MANIFEST, "")
-            record = self.record(attempt_id)
-            if '"mig_device":"' not in text or (record is not None and record.is_over):
-                continue
-            for replica in json.loads(text)["replicas"]:
-                instance = parse_mig_device(replica.get("mig_device"))
-                found |= {instance} if instance is not None else set()
+        for attempt_id in self._mains:
+            with self._failures.kept("the MIG instances of attempt", attempt_id):
+                record = self.record(attempt_id)
+                if record is not None and record.is_over:
+                    continue
+                for main in self._mains_at_home(attempt_id):
+                    text = main.metadata.annotations.get(names.MANIFEST, "")
+                    if '"mig_device":"' in text:  # few have one, and a manifest is long
+                        found |= read_instances(text)
         return found
 
     def sight(self, attempt_id: AttemptId) -> Sight | None:
@@ -246,13 +271,13 @@ class ClusterView:
             return None
         return Sight(
             record=record,
-            pods=tuple(self._pods.get(attempt_id, {}).values()),
+            pods=tuple(self._pods_at_home(attempt_id).values()),
             gone=frozenset(self._gone.get(attempt_id, ())),
-            main=self._mains.get(attempt_id),
-            part=self._parts.get(attempt_id),
+            main=self.main(attempt_id),
+            part=self._part(attempt_id),
             nodes=self._nodes,
             trouble=self._troubles.get(attempt_id, ""),
-            route=self._routes.get(attempt_id, ("", "")),
+            route=self._routes.get(attempt_id, {}).get(record.namespace, ("", "")),
         )
 
     def take_unsettled(self) -> set[AttemptId]:
@@ -262,13 +287,12 @@ class ClusterView:
 
     def note_vanished(self, now: int) -> None:
         """Note which services without replicas have lost their Deployment to somebody."""
-        found = {
-            attempt_id
-            for attempt_id in self._records
-            if attempt_id not in self._mains
-            and (sight := self.sight(attempt_id)) is not None
-            and has_vanished(sight, now)
-        }
+        found = set()
+        for attempt_id in self._records:
+            with self._failures.kept("whether its workload is gone, of attempt", attempt_id):
+                sight = self.sight(attempt_id)
+                if sight is not None and sight.main is None and has_vanished(sight, now):
+                    found.add(attempt_id)
         self._dirty |= found ^ self._vanished
         self._vanished = found
 
@@ -298,6 +322,35 @@ class ClusterView:
         life, _, number = cursor.partition(":")
         return int(number) if life == self._life and number.isdigit() else 0
 
+    def _is_at_home(self, attempt_id: AttemptId, pod: Pod) -> bool:
+        """Return whether a pod lies where the pods of its attempt do, as far as that is known."""
+        record = self.record(attempt_id)
+        return record is None or record.namespace in ("", pod.metadata.namespace)
+
+    def _pods_at_home(self, attempt_id: AttemptId) -> dict[str, Pod]:
+        found, record = self._pods.get(attempt_id, {}), self.record(attempt_id)
+        if record is None or not record.namespace:
+            return found
+        space = record.namespace
+        return {uid: pod for uid, pod in found.items() if pod.metadata.namespace == space}
+
+    def _mains_at_home(self, attempt_id: AttemptId) -> list[Main]:
+        """Return what is the workload of an attempt; all that say so while it has no record."""
+        record = self.record(attempt_id)
+        found = [main for _, main in sorted(self._mains.get(attempt_id, {}).items())]
+        if record is None:
+            return found
+        return [main for main in found if record.is_of(main.metadata.namespace, main.metadata.name)]
+
+    def _part(self, attempt_id: AttemptId) -> Main | None:
+        """Return the Job that the JobSet of an attempt made; its controller names it."""
+        record = self.record(attempt_id)
+        for _, part in sorted(self._parts.get(attempt_id, {}).items()):
+            space, owners = part.metadata.namespace, part.metadata.owner_references
+            if record is None or any(record.is_of(space, owner.name) for owner in owners):
+                return part
+        return None
+
     def _touch(self, attempt_id: AttemptId) -> None:
         self._dirty.add(attempt_id)
         self._unsettled.add(attempt_id)
@@ -305,7 +358,8 @@ class ClusterView:
     def _refresh(self) -> None:
         dirty, self._dirty = self._dirty, set()
         for attempt_id in sorted(dirty):
-            self._look(attempt_id)
+            with self._failures.kept("what is seen of attempt", attempt_id):
+                self._look(attempt_id)
 
     def _look(self, attempt_id: AttemptId) -> None:
         sight = self.sight(attempt_id)
@@ -380,6 +434,10 @@ class ClusterView:
                 self._on_node.get(pod.spec.node_name, set()).discard(attempt_id)
             if not pods:
                 self._pods.pop(attempt_id, None)
+
+
+def _key(main: Main) -> _Key:
+    return main.kind, main.metadata.namespace, main.metadata.name
 
 
 def _is_of_set(main: Main) -> bool:

@@ -241,5 +241,5 @@ class ClusterWatch:
         seen = change.new or change.old
         if seen is not None and seen.attempt_id is not None:
             told = (seen.url, seen.trouble) if change.new is not None else ("", "")
-            self._view.take_route(seen.attempt_id, *told)
+            self._view.take_route(seen.attempt_id, change.namespace, *told)
         self._changed()

@@ -79,7 +79,12 @@ def a_main(
     """Return the workload of the attempt."""
     found: Main = msgspec.convert(
         {
-            "metadata": {"name": "j", "uid": "main", "labels": {ATTEMPT_ID: str(ID)}},
+            "metadata": {
+                "name": "j",
+                "namespace": "tenant-t",
+                "uid": "main",
+                "labels": {ATTEMPT_ID: str(ID)},
+            },
             "kind": kind,
             "spec": {"suspend": suspend, "managedBy": managed_by},
             "status": {"conditions": conditions or []},
@@ -119,6 +124,7 @@ def a_service(replicas: int, *, number: int = 0, places: tuple[int, ...] = ()) -
         {
             "metadata": {
                 "name": "j",
+                "namespace": "tenant-t",
                 "uid": "main",
                 "labels": {ATTEMPT_ID: str(ID)},
                 "annotations": {
@@ -133,3 +139,17 @@ def a_service(replicas: int, *, number: int = 0, places: tuple[int, ...] = ()) -
         Main,
     )
     return found
+
+
+def another_attempt() -> tuple[AttemptId, Record, Pod]:
+    """Return an attempt after the usual one in every order, with its record and its pod."""
+    other = AttemptId(uuid.UUID(int=ID.int + 1))
+    record = msgspec.structs.replace(a_record(), attempt_id=str(other), name="other")
+    labels = {RANK: "0", ATTEMPT_ID: str(other)}
+    return other, record, a_pod(0, state=running(), labels=labels, name="other-0", uid="other")
+
+
+def broken(pod: Pod) -> Pod:
+    """Return a pod as no decoder makes one: to look at its containers raises."""
+    status = msgspec.structs.replace(pod.status, container_statuses=None)
+    return msgspec.structs.replace(pod, status=status)

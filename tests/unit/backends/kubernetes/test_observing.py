@@ -337,7 +337,15 @@ def test_a_new_pod_of_a_rank_stands_before_the_one_that_is_gone() -> None:
 
 @pytest.mark.parametrize(
     ("text", "outputs"),
-    [('{"a": 1}', {"a": 1}), ("[1]", None), ("{broken", None), ("", None)],
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("{}", {}),
+        ("[1]", None),
+        ("{broken", None),
+        ("", None),
+        ('{"a":' * 800 + "1" + "}" * 800, None),
+        ('{"a": "\\ud800"}', None),
+    ],
 )
 def test_outputs_are_one_json_object(text: str, outputs: dict[str, int] | None) -> None:
     pod = a_pod(phase="Succeeded", state=ended(0, message=text))

@@ -20,6 +20,14 @@ from tests.unit.backends.kubernetes.builders import ID, a_main, a_pod, a_record,
         ('{"ratio": 1}\n0.', '{"path": "/c/2"}\n', Report(1.0, "/c/2")),
         ("2\n", "", Report(complaint="progress file: the ratio 2 is not between 0 and 1")),
         ("", "{}\n", Report(complaint="checkpoints file: the last line names no `path`")),
+        (
+            "1" + "0" * 4_000 + "\n",
+            '{"path": "\\ud800"}\n',
+            Report(
+                complaint="progress file: the ratio 10000000000000000000 is not between 0 and 1; "
+                "checkpoints file: `path` is no text that can be written"
+            ),
+        ),
     ],
 )
 def test_the_last_whole_line_of_each_file_is_the_report(

@@ -99,6 +99,14 @@ def test_a_claim_that_nobody_needs_is_marked_first_and_deleted_after_its_days() 
     assert plan_claims([a_claim(old)], [], NOW, 7).delete == (KEY,)
 
 
+@pytest.mark.parametrize("text", ["²", "1" * 5_000, "-1", "soon"])
+def test_a_claim_marked_with_what_is_no_instant_is_marked_anew(text: str) -> None:
+    claim = a_claim()
+    claim["metadata"]["annotations"] = {UNUSED_SINCE: text}
+    plan = plan_claims([claim], [over()], NOW, 7)
+    assert (plan.mark, plan.delete) == ((KEY,), ())
+
+
 def test_a_claim_that_is_needed_again_is_no_longer_marked() -> None:
     assert plan_claims([a_claim(1)], [of_job()], NOW, 7).unmark == (KEY,)
 

@@ -154,19 +154,17 @@ def needs_gates(plan: AttemptPlan) -> bool:
     return len(places) > 1 or plan.job_type is JobType.SERVICE
 
 
-def placed(plan_of_rank: Mapping[str, Any], resource_version: str, uid: str) -> dict[str, Any]:
-    """Return the merge patch that gives a waiting pod its place and lifts its gate.
-
-    Args:
-        plan_of_rank: `node` and `annotations`, as `placements_of` wrote them.
-    """
+def placed(
+    node_name: str, annotations: Mapping[str, str], resource_version: str, uid: str
+) -> dict[str, Any]:
+    """Return the merge patch that gives a waiting pod its place and lifts its gate."""
     return {
         "metadata": {
             "uid": uid,
             "resourceVersion": resource_version,
-            "annotations": dict(plan_of_rank.get("annotations") or {}),
+            "annotations": dict(annotations),
         },
-        "spec": {"schedulingGates": None, **_affinity(str(plan_of_rank["node"]))},
+        "spec": {"schedulingGates": None, **_affinity(node_name)},
     }
 
 

@@ -98,6 +98,8 @@ class Parts:
     runner: LoopRunner
     registry: CollectorRegistry
     feed: Feed
+    followers: Seats
+    """Of those who follow logs."""
     client: httpx2.AsyncClient
     leases: LeaseKeeper
     tracing: Tracing
@@ -287,7 +289,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "run_policy": run_policy_of(parts),
             "pipeline_tools": step_tools_of(parts),
             "event_feed": parts.feed,
-            "log_followers": Seats(settings.http.log_followers),
+            "log_followers": parts.followers,
             "webhook_policy": webhook_policy_of(settings),
             "find_cluster": clusters.find_cluster,
             "look_times": parts.looks,

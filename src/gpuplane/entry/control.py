@@ -27,7 +27,7 @@ from gpuplane.entry.pipelines import words
 from gpuplane.entry.refusals import CannotStart, database_refusals
 from gpuplane.entry.settings import Settings
 from gpuplane.kit.clock import Clock, SystemClock
-from gpuplane.kit.feeds import Feed
+from gpuplane.kit.feeds import Feed, Seats
 from gpuplane.kit.loops import LoopBody, LoopRunner
 from gpuplane.kit.outbound import make_client
 from gpuplane.kit.sealing import SealingKeys
@@ -76,9 +76,14 @@ class ControlPlane:
         await self.loops["inventory"].run_once()
         self.runner.start()
 
+    def end_streams(self) -> None:
+        """Send away who follows events and logs: they end by nothing else, and connect again."""
+        self.parts.feed.close()
+        self.parts.followers.close()
+
     async def stop(self) -> None:
         """Stop the loops and let go of everything; what runs goes on."""
-        self.parts.feed.close()
+        self.end_streams()
         await self.runner.stop()
         self.parts.turns.close()
         self.parts.questions.close()
@@ -141,6 +146,7 @@ def build(settings: Settings, home: Home, clock: Clock | None = None) -> Control
         runner=LoopRunner(clock),
         registry=CollectorRegistry(),
         feed=Feed(settings.http.streams),
+        followers=Seats(settings.http.log_followers),
         client=make_client(),
         leases=LeaseKeeper(database, clock, owner_name()),
         tracing=open_tracing(settings.telemetry.otlp_endpoint, __version__),

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 import uvicorn
 
@@ -39,7 +40,16 @@ _log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers: this module owns them."""
+    """Uvicorn without its own signal handlers, which ends streams before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what is asked, and take no more: whoever follows would be waited for in vain."""
+        self._end_streams()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]  # signature of the parent
@@ -136,7 +146,7 @@ async def _run(
     config.load()
     if certificate is not None:
         config.ssl = certificate.context
-    server = _Server(config)
+    server = _Server(config, control.end_streams)
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -5,7 +5,10 @@ Each reader keeps its own position and reads at its own speed, so a slow one cos
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Seats:
@@ -15,11 +18,21 @@ class Seats:
         """Make so many seats, all free."""
         self.limit = limit
         self.taken = 0
+        self._closing = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """Return whether another reader has to wait."""
         return self.taken >= self.limit
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether readers are to come back later, to the next server."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """End every reader; called when the server stops."""
+        self._closing.set()
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
@@ -29,6 +42,32 @@ class Seats:
             yield
         finally:
             self.taken -= 1
+
+    async def until_closed(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Yield items until there are no more; when readers are to go, what is awaited is let go.
+
+        Args:
+            items: They hold no time-out and no scope of cancelling from one item to the next: each
+                is asked for in a task of its own.
+        """
+        closing = asyncio.ensure_future(self._closing.wait())
+        asking: asyncio.Future[T] | None = None
+        try:
+            while True:
+                asking = asyncio.ensure_future(anext(items))
+                await asyncio.wait((asking, closing), return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    return
+                try:
+                    item = asking.result()
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            left = [each for each in (asking, closing) if each is not None and not each.done()]
+            for each in left:
+                each.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
 
 class Feed:

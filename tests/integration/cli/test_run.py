@@ -205,8 +205,9 @@ def test_a_wrong_token_is_refused(cli: CommandLine) -> None:
     assert cli("ps", env={"GPUPLANE_TOKEN": "gp_wrong"}).code == 4
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_no_output(
-    own_server: Server, tmp_path: Path
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_ends_and_comes_back_costs_no_output(
+    own_server: Server, tmp_path: Path, how: signal.Signals
 ) -> None:
     cli = CommandLine(own_server.home, tmp_path)
     gate = tmp_path / "gate"
@@ -218,7 +219,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_output(
     started = cli.start("run", "-n", "survives", "--", PY, "-c", script)
     assert started.stdout is not None
     assert started.stdout.readline() == "before\n"
-    own_server.stop(signal.SIGKILL)
+    own_server.stop(how)
+    told = (own_server.home / "log.jsonl").read_text()
+    assert "graceful shutdown exceeded" not in told, "it waited for who follows"
     again = start_server(own_server.home)
     own_server.process = again.process
     gate.write_text("go")

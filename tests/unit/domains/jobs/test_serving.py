@@ -7,7 +7,8 @@ from typing import Any
 from gpuplane.core.lifecycle.jobs import JobStatus
 from gpuplane.core.workloads import Execution, HealthCheck, JobType
 from gpuplane.domains.jobs.rules import Job
-from gpuplane.domains.jobs.rules.serving import FIX_NONE, FIX_PROBE, Serving, describe_serving
+from gpuplane.domains.jobs.rules.remarks import Remark
+from gpuplane.domains.jobs.rules.serving import FIX_NONE, FIX_PROBE, describe_serving
 from tests.unit.domains.jobs.builders import a_job, a_replica, a_running_job, an_attempt
 
 
@@ -19,7 +20,7 @@ def test_a_replica_that_does_not_answer_its_probe_is_told_with_its_port_and_the_
     said = "its startup probe has not succeeded yet"
     silent = tuple(a_replica(rank, ready=False, message=said) for rank in (0, 1))
     told = describe_serving(a_service(outputs={"port": 8080}), an_attempt(replicas=silent))
-    assert told == Serving(
+    assert told == Remark(
         f"0 of 2 replicas are ready: nothing answers at port 8080 ({said}).", FIX_PROBE
     )
     asked = Execution(port=80, health=HealthCheck(path="/ok"))
@@ -30,11 +31,11 @@ def test_a_replica_that_does_not_answer_its_probe_is_told_with_its_port_and_the_
 
 def test_a_replica_that_is_not_there_yet_is_told_with_what_keeps_it() -> None:
     waits = an_attempt(replicas=(a_replica(phase="starting", message="ImagePullBackOff: gone"),))
-    assert describe_serving(a_service(), waits) == Serving(
+    assert describe_serving(a_service(), waits) == Remark(
         "0 of 1 replicas are ready: ImagePullBackOff: gone"
     )
     starts = a_job(JobStatus.SCHEDULED, job_type=JobType.SERVICE)
-    assert describe_serving(starts, waits) == Serving(), "told as of any job that is started"
+    assert describe_serving(starts, waits) == Remark(), "told as of any job that is started"
 
 
 def test_a_service_scaled_to_none_runs_with_no_replica() -> None:

@@ -35,6 +35,7 @@ RECHECK_S = 15.0
 """How long a follower reads on after its token was revoked, at most."""
 NOTHING_KEPT = "NothingKept"
 """The word of backends for output that was never written or is forgotten."""
+STOPPING = "server_stopping"
 EVENT_STREAM = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -86,7 +87,7 @@ async def read_logs(
         followed = _follow(call, found, offset, stderr_offset, only_one=attempt is not None)
         chunks = _seated(call, seats, followed)
         return StreamingResponse(
-            _events(chunks) if is_events else _plain(chunks),
+            _events(chunks, seats) if is_events else _plain(chunks, seats),
             media_type=EVENT_STREAM if is_events else "text/plain; charset=utf-8",
             headers=HEADERS,
         )
@@ -135,7 +136,7 @@ async def _seated(
     """Yield what is followed, as long as the reader may still read it."""
     checked = call.clock.monotonic()
     with seats.taking():
-        async for item in chunks:
+        async for item in seats.until_closed(chunks):
             if call.clock.monotonic() - checked >= RECHECK_S:
                 checked = call.clock.monotonic()
                 try:
@@ -190,19 +191,24 @@ async def _follow(
 
 
 async def _plain(
-    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError],
+    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError], seats: Seats
 ) -> AsyncIterator[bytes]:
     async for item in chunks:
         if isinstance(item, ProductError):
             yield f"\n[{item.code}] {item.detail}\n".encode()
         else:
             yield item[1].data
+    if seats.is_closed:
+        yield f"\n[{STOPPING}] The server stops; the job goes on. Follow it again.\n".encode()
 
 
 async def _events(
-    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError],
+    chunks: AsyncIterator[tuple[Attempt, LogChunk] | ProductError], seats: Seats
 ) -> AsyncIterator[bytes]:
-    """Yield server-sent events; text that ends within a character waits for its rest."""
+    """Yield server-sent events; text that ends within a character waits for its rest.
+
+    A reader that is sent away because the server stops is told of no end: it connects again.
+    """
     decoders: dict[tuple[UUID, int, str], codecs.IncrementalDecoder] = {}
     async for item in chunks:
         if isinstance(item, ProductError):
@@ -222,7 +228,8 @@ async def _events(
             "text": decoder.decode(chunk.data),
         }
         yield f"event: log\ndata: {json.dumps(data)}\n\n".encode()
-    yield b"event: end\ndata: {}\n\n"
+    if not seats.is_closed:
+        yield b"event: end\ndata: {}\n\n"
 
 
 def _gone(error: BackendError) -> ProductError:

@@ -23,6 +23,7 @@ class Word(StrEnum):
     PAUSED = "Paused"
     FROZEN = "SchedulingFrozen"
     NO_CLUSTER = "NoClusterAllowed"
+    CLUSTER_NOT_AVAILABLE = "ClusterNotAvailable"
     DEDICATED_CLUSTER = "DedicatedClusterRequired"
     # Quota.
     QUOTA_EXCEEDED = "QuotaExceeded"

@@ -74,6 +74,7 @@ def test_a_service_that_runs_and_does_not_serve_says_so_in_the_table() -> None:
     assert column.value({**job, "replicas_ready": 2}) == ""
     assert column.value({**job, "replicas_wanted": 0}) == "no replica"
     assert column.value({**job, "replicas_wanted": None, "replicas_ready": None}) == ""
+    assert column.value({**job, "reason": "ClusterNotAvailable"}) == "ClusterNotAvailable"
 
 
 def test_no_next_replica_waits_of_a_service_that_is_over() -> None:

@@ -39,6 +39,8 @@ from gpuplane.cli.words import (
     when,
 )
 
+NOT_AVAILABLE = "ClusterNotAvailable"
+"""The reason of a job whose cluster does not answer: whether it still runs is not known."""
 UNFINISHED = ("pending", "queued", "scheduled", "running", "preempted")
 NOT_RUNNING = ("pending", "queued", "preempted")
 """Statuses in which `actual_start` is that of a try that is over."""
@@ -60,7 +62,7 @@ def _time_column(job: dict[str, Any]) -> str:
 
 def _reason(job: dict[str, Any]) -> str:
     """Return why a job stands where it stands; of a service that runs, what does not serve."""
-    if job["status"] == "running":
+    if job["status"] == "running" and job["reason"] != NOT_AVAILABLE:
         wanted = job["replicas_wanted"]
         if wanted is None or job["replicas_ready"] >= wanted:
             return "no replica" if wanted == 0 else ""

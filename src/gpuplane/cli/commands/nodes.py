@@ -21,6 +21,8 @@ from gpuplane.cli.words import model_text
 
 CLUSTER = click.option("--cluster", help="On which cluster; every cluster unless given.")
 DRAIN_WAIT_S = 300
+KUBERNETES = "kubernetes"
+"""The kind of cluster that has Nodes of its own, which take a cordon when it answers."""
 
 
 @click.group(cls=NearestGroup)
@@ -31,6 +33,8 @@ def nodes() -> None:
 def _state(row: dict[str, Any]) -> str:
     if not row["present"]:
         return "gone"
+    if row["not_seen_since"]:
+        return "unknown"
     if not row["ready"]:
         return "down"
     if row["draining"]:
@@ -160,11 +164,44 @@ def show_node(node: str, cluster: str | None, output: Output) -> None:
     show_rows(row["gpus"], columns, Output.TABLE)
 
 
-def _do(node: str, cluster: str | None, verb: str, body: Any = None) -> dict[str, Any]:
-    client = Client()
+def _do(
+    client: Client, node: str, cluster: str | None, verb: str, body: Any = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Set a mark on a node; return the node as it is now, and its cluster."""
     row = pick_exactly(_rows(client, cluster), node, "node")
-    path = f"/clusters/{segment(row['cluster'])}/nodes/{segment(row['name'])}/{verb}"
-    return dict(client.post(path, body))
+    path = f"/clusters/{segment(row['cluster'])}"
+    made = client.post(f"{path}/nodes/{segment(row['name'])}/{verb}", body)
+    return dict(made), dict(client.get(path))
+
+
+def _when_carried_out(row: dict[str, Any], cluster: dict[str, Any]) -> str:
+    """Return when a mark reaches the Node: at once is only what is told here."""
+    if row["not_seen_since"]:
+        return f"once {cluster['name']} answers, which it has not since {row['not_seen_since']}"
+    return f"at the next look at {cluster['name']}"
+
+
+def describe_cordon(row: dict[str, Any], cluster: dict[str, Any]) -> str:
+    """Return what a cordon did, and what of it the Node itself does not have yet."""
+    if row["unschedulable"] or cluster["kind"] != KUBERNETES:
+        return f"{row['name']} is cordoned"
+    when = _when_carried_out(row, cluster)
+    return f"{row['name']} gets no new jobs of gpuplane; the Node itself is cordoned {when}"
+
+
+def describe_uncordon(row: dict[str, Any], cluster: dict[str, Any]) -> str:
+    """Return that a node takes work again, or when the cordon is taken off the Node itself."""
+    if not row["unschedulable"]:
+        return f"{row['name']} takes work again"
+    when = _when_carried_out(row, cluster)
+    return f"{row['name']} takes work again when our cordon is taken off the Node: {when}"
+
+
+def describe_drain(row: dict[str, Any], cluster: dict[str, Any]) -> str:
+    """Return how soon a drained node is empty; nothing of one that is not seen is moved."""
+    if row["not_seen_since"] and cluster["kind"] == KUBERNETES:
+        return f"{row['name']} is to be drained: it begins {_when_carried_out(row, cluster)}"
+    return f"{row['name']} drains; its work is moved within {row['drain_wait_s']} s"
 
 
 @nodes.command("cordon")
@@ -172,7 +209,8 @@ def _do(node: str, cluster: str | None, verb: str, body: Any = None) -> dict[str
 @CLUSTER
 def cordon(node: str, cluster: str | None) -> None:
     """Let nothing new start on a node; what runs goes on."""
-    click.echo(f"{_do(node, cluster, 'cordon')['name']} is cordoned")
+    client = Client()
+    click.echo(describe_cordon(*_do(client, node, cluster, "cordon")))
 
 
 @nodes.command("uncordon")
@@ -180,7 +218,8 @@ def cordon(node: str, cluster: str | None) -> None:
 @CLUSTER
 def uncordon(node: str, cluster: str | None) -> None:
     """Let new work start on a node again."""
-    click.echo(f"{_do(node, cluster, 'uncordon')['name']} takes work again")
+    client = Client()
+    click.echo(describe_uncordon(*_do(client, node, cluster, "uncordon")))
 
 
 @nodes.command("drain")
@@ -199,5 +238,5 @@ def drain(node: str, cluster: str | None, wait_s: int) -> None:
 
     Services without checkpoints move at once.
     """
-    found = _do(node, cluster, "drain", {"wait_s": wait_s})
-    click.echo(f"{found['name']} drains; its work is moved within {found['drain_wait_s']} s")
+    client = Client()
+    click.echo(describe_drain(*_do(client, node, cluster, "drain", {"wait_s": wait_s})))

@@ -16,6 +16,9 @@ from gpuplane.core.reasons import Reason, Word
 RESTRICTED = "restricted"
 """The data classification that may leave its tenant's own clusters never (scenario 9.3)."""
 
+MAX_NAMED = 3
+"""Clusters of which each is told why it takes no work; of more, that none does."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
@@ -24,6 +27,7 @@ class ClusterFacts:
     Args:
         is_granted: It is open to the tenant, or to everyone.
         dedicated_to: The only tenant that may use it, or None.
+        closed: Why it takes no new work just now; empty where it does.
     """
 
     cluster_id: ClusterId
@@ -31,6 +35,7 @@ class ClusterFacts:
     simulated: bool = False
     is_granted: bool = True
     dedicated_to: UUID | None = None
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,11 @@ def may_hold_the_data(request: ClusterRequest, cluster: ClusterFacts) -> bool:
     return not is_restricted or cluster.simulated or cluster.dedicated_to == request.tenant_id
 
 
+def takes_work(request: ClusterRequest, cluster: ClusterFacts) -> bool:
+    """Pass clusters that answer and are neither being registered nor given up."""
+    return not cluster.closed
+
+
 CLUSTER_FILTERS = (
     ClusterFilter(
         Word.NO_CLUSTER,
@@ -133,6 +143,12 @@ CLUSTER_FILTERS = (
         "Its data is restricted, and no cluster left is dedicated to its tenant.",
         "Have a cluster dedicated to the tenant, or correct the data classification.",
     ),
+    ClusterFilter(
+        Word.CLUSTER_NOT_AVAILABLE,
+        takes_work,
+        "None of the clusters that it may use takes work now.",
+        "Wait until one does: see `gpuplane clusters health CLUSTER`; or name another cluster.",
+    ),
 )
 
 
@@ -145,14 +161,22 @@ def rank_clusters(
     that of the last filter that refused one: those clusters came closest.
     """
     left = list(clusters)
-    last = CLUSTER_FILTERS[0]
+    last, sentence = CLUSTER_FILTERS[0], CLUSTER_FILTERS[0].sentence
     for each in CLUSTER_FILTERS:
         passing = [cluster for cluster in left if each.passes(request, cluster)]
         if len(passing) < len(left):
-            last = each
+            last, sentence = each, each.sentence
+            if each.passes is takes_work:
+                sentence = _describe_closed(left, each.sentence)
         left = passing
     left.sort(key=lambda cluster: _rank(request.preferred, cluster))
-    return tuple(each.cluster_id for each in left), Reason(last.word, last.sentence, last.fix)
+    return tuple(each.cluster_id for each in left), Reason(last.word, sentence, last.fix)
+
+
+def _describe_closed(clusters: Iterable[ClusterFacts], sentence: str) -> str:
+    """Return why the clusters that it may use take no work: each of a few, else that none does."""
+    closed = sorted(each.closed for each in clusters if each.closed)
+    return " ".join(closed) if len(closed) <= MAX_NAMED else sentence
 
 
 def _rank(preferred: Collection[ClusterId], cluster: ClusterFacts) -> tuple[bool, bool, str, int]:

@@ -114,16 +114,29 @@ def _cluster_id(session: ReadSession, key: str) -> ClusterId:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What is held on a cluster's nodes, and by which figure a place is full."""
+    """What is held on a cluster's nodes, by which figure a place is full, and whether it answers.
+
+    Args:
+        silence: Since when the cluster has not answered, as a sentence; empty where it does.
+    """
 
     held: Held
     threshold_percent: int
     now: int
+    not_seen_since: int | None
+    silence: str
 
 
 def _load_used(call: Call, session: ReadSession, cluster_id: ClusterId) -> _Used:
     port = call.port("device_use", DeviceUse)
-    return _Used(port.load_held(session, cluster_id), port.threshold_percent, call.now)
+    cluster = clusters.get_cluster(session, cluster_id)
+    return _Used(
+        port.load_held(session, cluster_id),
+        port.threshold_percent,
+        call.now,
+        cluster.not_available_since,
+        clusters.describe_silence(cluster),
+    )
 
 
 async def _marked(call: Call, name: str, work: Callable[[WriteSession], Node]) -> NodeOut:
@@ -147,7 +160,8 @@ def _node_body(node: Node, used: _Used) -> NodeOut:
         name=node.name,
         ready=node.ready,
         present=node.present,
-        message=node.message,
+        message=" ".join(filter(None, (used.silence, node.message))),
+        not_seen_since=used.not_seen_since,
         cordoned=node.cordoned,
         draining=node.drain_started_at is not None,
         drain_started_at=node.drain_started_at,
@@ -165,7 +179,7 @@ def _node_body(node: Node, used: _Used) -> NodeOut:
         rdma_fabric=node.rdma_fabric,
         type=details.kind,
         internal_ip=details.internal_ip,
-        schedulable=service.is_schedulable(node),
+        schedulable=service.is_schedulable(node) and used.not_seen_since is None,
         unschedulable=details.unschedulable,
         is_counted=details.is_counted,
         total_workers=workers.total,

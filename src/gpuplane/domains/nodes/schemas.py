@@ -52,6 +52,8 @@ class NodeOut(Body):
     ready: bool
     present: bool
     message: str
+    not_seen_since: InstantOut | None
+    """Since when its cluster has not answered: all else is as of then; null while it does."""
     cordoned: bool
     draining: bool
     drain_started_at: InstantOut | None
@@ -69,7 +71,7 @@ class NodeOut(Body):
     """`MASTER`, `WORKER`, `GPU` or `HPU`."""
     internal_ip: str
     schedulable: bool
-    """Whether new work may start there: ready, counted, and cordoned nowhere."""
+    """Whether new work may start there: ready, counted, cordoned nowhere, and to be reached."""
     unschedulable: bool
     """Whether it is cordoned in the cluster itself."""
     is_counted: bool

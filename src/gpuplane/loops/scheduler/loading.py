@@ -23,6 +23,7 @@ from gpuplane.core.scheduling.workload import RunningWorkload, Workload
 from gpuplane.core.topology.matrix import LinkMatrix
 from gpuplane.core.topology.named import described_topology
 from gpuplane.core.workloads import JobType, Priority
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster, MaintenanceWindow
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs import service as jobs
@@ -81,6 +82,8 @@ class World:
     """What to expect of the queued jobs, from those before them."""
     growing: Mapping[JobId, jobs.Growth] = field(default_factory=dict)
     """The next replica of each service that wants one, by the name that it is decided on under."""
+    closed: tuple[Cluster, ...] = ()
+    """The clusters that take no work just now: told to those that may use no other."""
     ranked: dict[object, tuple[tuple[ClusterView, ...], Reason]] = field(default_factory=dict)
     """Clusters to ask, by what decides about them, filled in as jobs are looked at."""
 
@@ -126,13 +129,14 @@ def _rank_anew(world: World, job: Job) -> tuple[tuple[ClusterView, ...], Reason]
     )
     facts = [
         ClusterFacts(
-            view.cluster.id,
-            view.cluster.name,
-            view.cluster.simulated,
-            view.cluster.is_open_to_all or (view.cluster.id, job.tenant_id) in world.grants,
-            view.cluster.dedicated_to,
+            each.id,
+            each.name,
+            each.simulated,
+            each.is_open_to_all or (each.id, job.tenant_id) in world.grants,
+            each.dedicated_to,
+            clusters.describe_closed(each),
         )
-        for view in world.clusters
+        for each in (*(view.cluster for view in world.clusters), *world.closed)
     ]
     ranked, reason = rank_clusters(request, facts)
     views = {view.cluster.id: view for view in world.clusters}

@@ -139,7 +139,7 @@ def refuse_dispatch(
     workers = [each for each in world.clusters if each.cluster.name in names]
     if not workers:
         said = f"None of the clusters that {name} dispatches to can take work: {', '.join(names)}."
-        return Reason(Word.NO_CLUSTER, said)
+        return Reason(Word.CLUSTER_NOT_AVAILABLE, said)
     reason: Reason | None = None
     fits = False
     for worker in workers:

@@ -89,14 +89,16 @@ class SchedulerState:
         self.reasons.forget_others({*self._queued, *growing})
         self._name(session, {job.tenant_id for job in queued}, {job.project_id for job in queued})
         book = billing.load_book(session)
+        known = clusters.list_clusters(session)
         return World(
             queued=queued,
             holding=holding,
             clusters=tuple(
                 self._load_cluster(session, cluster, book, now)
-                for cluster in clusters.list_clusters(session)
+                for cluster in known
                 if cluster.state is ClusterState.AVAILABLE
             ),
+            closed=tuple(each for each in known if each.state is not ClusterState.AVAILABLE),
             tenants=self._tenants,
             projects=self._projects,
             choices=identity.load_cluster_choices(session),

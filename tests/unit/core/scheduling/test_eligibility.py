@@ -96,6 +96,34 @@ def test_what_kept_the_last_clusters_away_is_told() -> None:
     assert "requires" in sentence
 
 
+def test_a_named_cluster_that_takes_no_work_is_told_by_its_own_sentence() -> None:
+    clusters = (*CLUSTERS, a_cluster("away", closed="Cluster away has not answered."))
+    ranked, reason = rank_clusters(ClusterRequest(LAB, named=cid("away")), clusters)
+    assert ranked == ()
+    assert reason.word is Word.CLUSTER_NOT_AVAILABLE
+    assert reason.sentence == "Cluster away has not answered."
+    assert "clusters health" in reason.fix
+
+
+def test_a_cluster_that_takes_no_work_is_told_only_to_those_that_may_use_it() -> None:
+    away = a_cluster("away", closed="Cluster away has not answered.", dedicated_to=BANK)
+    reason = rank_clusters(ClusterRequest(LAB, named=cid("away")), (away,))[1]
+    assert reason.word is Word.DEDICATED_CLUSTER
+    assert "away" not in reason.sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (2, "Cluster c0 is away. Cluster c1 is away."),
+        (9, "None of the clusters that it may use takes work now."),
+    ],
+)
+def test_why_each_of_a_few_clusters_takes_no_work_is_told(count: int, told: str) -> None:
+    clusters = [a_cluster(f"c{n}", closed=f"Cluster c{n} is away.") for n in range(count)]
+    assert rank_clusters(ClusterRequest(LAB), clusters)[1].sentence == told
+
+
 def test_the_order_of_the_input_is_irrelevant() -> None:
     request = ClusterRequest(LAB, preferred=frozenset({cid("beta")}))
     assert rank_clusters(request, CLUSTERS) == rank_clusters(request, CLUSTERS[::-1])

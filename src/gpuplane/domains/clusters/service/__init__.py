@@ -96,6 +96,7 @@ from gpuplane.domains.clusters.service.registering import (
     start_adoption,
     start_deletion,
 )
+from gpuplane.domains.clusters.service.telling import describe_closed, describe_silence
 
 __all__ = [
     "ADDONS",
@@ -131,6 +132,8 @@ __all__ = [
     "choose_addons",
     "credential_context",
     "dedicate",
+    "describe_closed",
+    "describe_silence",
     "ensure_cluster",
     "fail_run",
     "find_cluster",

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from gpuplane.core.amounts import MIB_PER_GIB, WHOLE_GPU_MILLI
 from gpuplane.core.lifecycle.jobs import TERMINAL
+from gpuplane.core.reasons import Word
 from gpuplane.core.workloads import JobSpec, SourceType
 from gpuplane.domains.jobs.schemas import (
     ArrayOut,
@@ -43,6 +44,7 @@ from gpuplane.domains.jobs.service import (
     count_ready,
     mask_deeply,
     mask_sensitive,
+    tell_unheard,
 )
 from gpuplane.kit.clock import instant_to_text
 
@@ -157,6 +159,8 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
     cost = names.costs.get(job.id, job.actual_cost_micro)
     attempt = names.scales.get(job.id)
     scale = None if attempt is None else _scale_body(attempt)
+    has_it = None if job.current_attempt_id is None else cluster
+    unheard = tell_unheard(job, has_it).sentence
     return {
         "id": job.id,
         "name": job.name,
@@ -188,8 +192,8 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "array_index": job.array_index,
         "status": str(job.status),
         "condition": str(job.condition),
-        "reason": job.reason,
-        "status_message": job.status_message,
+        "reason": job.reason or (str(Word.CLUSTER_NOT_AVAILABLE) if unheard else ""),
+        "status_message": unheard or job.status_message,
         "progress": job.progress_ratio,
         "retry_count": job.retry_count,
         "attempt_count": names.attempts.get(job.id, job.attempt_count),

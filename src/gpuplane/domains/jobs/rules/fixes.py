@@ -15,6 +15,8 @@ FIXES: dict[str, str] = {
     Word.PAUSED: "Resume it.",
     Word.FROZEN: "Wait until an operator thaws the cluster, or use another cluster.",
     Word.NO_CLUSTER: "Name a cluster, or have one granted to the tenant.",
+    Word.CLUSTER_NOT_AVAILABLE: "Wait until the cluster that the sentence names takes work: see "
+    "`gpuplane clusters health` of it; or name another cluster.",
     Word.DEDICATED_CLUSTER: "Have a cluster dedicated to its tenant.",
     Word.QUOTA_EXCEEDED: "Wait for jobs of the queue to end, ask for less, or have its quota "
     "raised.",

@@ -89,6 +89,7 @@ from gpuplane.domains.jobs.service.explaining import (
     load_resources,
     load_timeline,
     load_visible_jobs,
+    tell_unheard,
 )
 from gpuplane.domains.jobs.service.gating import (
     look_at_gates,
@@ -454,6 +455,7 @@ __all__ = [
     "suspend",
     "take_in",
     "tell_inversions",
+    "tell_unheard",
     "tell_waits",
     "view_job",
     "view_of",

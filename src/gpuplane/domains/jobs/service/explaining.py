@@ -29,6 +29,7 @@ from gpuplane.domains.jobs.rules.offers import Offer
 from gpuplane.domains.jobs.rules.remarks import Remark
 from gpuplane.domains.jobs.rules.scaling import count_missing
 from gpuplane.domains.jobs.rules.serving import describe_serving
+from gpuplane.domains.jobs.rules.silence import describe_unheard
 from gpuplane.domains.jobs.service.listing import Names, load_names
 from gpuplane.domains.jobs.service.rights import get_job
 from gpuplane.domains.nodes import service as nodes
@@ -129,6 +130,11 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
     fix = FIXES.get(reason, "") if reason != Word.COMPLETED else ""
     fix = serving.fix or fix
     offer = offers_repository.find_of_job(session, job.id) if reason == Word.OFFERED else None
+    unheard = tell_unheard(job, _find_holder(session, job, offer))
+    if unheard.sentence:  # all else is as of the time when the cluster was last heard of
+        explanation = (sentence, *explanation)
+        word = job.reason or str(Word.CLUSTER_NOT_AVAILABLE)
+        return Standing(job, word, *unheard, job.reason_counts or {}, explanation)
     if offer is not None and offer.admitted_at is None:
         unwritten = _find_unwritten(session, job, offer)
         dead = _find_dead_workers(session, job, offer)
@@ -136,6 +142,20 @@ def explain_job(session: ReadSession, principal: Principal, job_id: UUID) -> Sta
         sentence = unwritten.sentence or dead.sentence or sentence
         explanation = (*explanation, *dead.lines)
     return Standing(job, reason, sentence, fix, job.reason_counts or {}, explanation)
+
+
+def tell_unheard(job: Job, cluster: Cluster | None) -> Remark:
+    """Return that the cluster which has a job does not answer; empty where it does, or none has."""
+    if cluster is None:
+        return Remark()
+    return describe_unheard(job, cluster.name, clusters.describe_silence(cluster))
+
+
+def _find_holder(session: ReadSession, job: Job, offer: Offer | None) -> Cluster | None:
+    """Return the cluster that has a job: its attempt, or else what is offered of it."""
+    if job.current_attempt_id is not None:
+        return cluster_of(session, job.cluster_id)
+    return None if offer is None else cluster_of(session, offer.cluster_id)
 
 
 def _find_unwritten(session: ReadSession, job: Job, offer: Offer) -> Remark:

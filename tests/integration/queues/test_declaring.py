@@ -209,11 +209,18 @@ async def test_what_is_used_cannot_be_deleted(world: World) -> None:
     assert (await world.ask("DELETE", "/clusters/sim/cohorts/all", 409))["code"] == "queue_in_use"
     job = await world.submit(gpu_type="H100", gpu_count=1, spec=runs_for(100))
     await world.turn(2)
-    await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default")
+    await declare(world, name="other")
+    door = {"tenant": "default", "clusterQueue": "other"}
+    await world.ask("PUT", "/clusters/sim/queues/main", json=door)
     refused = await world.ask("DELETE", "/clusters/sim/quotas/team", 409)
     assert "1 job holds devices" in refused["detail"]
+    refused = await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default", 409)
+    assert refused["detail"] == (
+        f"1 job holds devices or waits through LocalQueue main of default on sim: {job['name']}."
+    )
     await world.ask("DELETE", f"/jobs/{job['id']}")
     await world.after(1)
+    await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default")
     await world.ask("DELETE", "/clusters/sim/quotas/team")
     await world.ask("DELETE", "/clusters/sim/cohorts/all")
 

@@ -388,7 +388,7 @@ def adopt_queue(cluster: str, name: str, tenant: str) -> None:
 @click.argument("name")
 @click.option("--tenant", required=True, help="Whose door it is.")
 def delete_queue(cluster: str, name: str, tenant: str) -> None:
-    """Close a tenant's door; what runs goes on."""
+    """Close a tenant's door; refused while jobs hold devices or wait through it."""
     client, path = Client(), _path(cluster, "queues")
     before = _find_door(client, path, name, tenant)
     client.delete(_path(cluster, "queues", name), tenant=tenant)

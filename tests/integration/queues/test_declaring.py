@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpuplane.core.ids import ClusterId
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.kit.access import Role
+from gpuplane.kit.ids import new_id
 from tests.integration.jobs.worlds import World, runs_for
 
 H100 = "nvidia-h100-80gb"
@@ -280,3 +283,23 @@ async def test_the_event_of_a_price_tells_it_in_units_of_its_currency(world: Wor
     found = await world.ask("GET", "/events?limit=200")
     said = [each["message"] for each in found["items"] if each["kind"] == "price.added"]
     assert said[-1:] == ["cpu costs 2.50 USD an hour."]
+
+
+async def test_names_of_32_hexadecimal_digits_are_no_ids(world: World) -> None:
+    name = "d41d8cd98f00b204e9800998ecf8427e"
+    await world.ask("POST", "/tenants", 201, json={"name": name})
+    await world.ask("POST", "/projects", 201, json={"name": name})
+    await world.server.database.write(
+        "tests.lab",
+        lambda s: clusters.ensure_cluster(
+            s, ClusterId(new_id()), name=name, kind="kubernetes", simulated=False, config={}, now=1
+        ),
+    )
+    await world.ask("GET", f"/clusters/{name}")
+    body = {"name": "team", "resourceGroups": gpus(2)}
+    await world.ask("POST", f"/clusters/{name}/quotas", 201, json=body)
+    for tenant in (name, "default"):
+        door = {"name": "main", "tenant": tenant, "clusterQueue": "team"}
+        await world.ask("POST", f"/clusters/{name}/queues", 201, json=door)
+    await world.ask("GET", f"/clusters/{name}/usage/{name}")
+    assert (await world.submit(project=name, gpu_type="H100", gpu_count=1))["project"] == name

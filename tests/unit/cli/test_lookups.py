@@ -110,9 +110,11 @@ def test_only_a_whole_name_deletes_and_the_name_found_is_told(
 ) -> None:
     client = Listed(ROWS)
     monkeypatch.setattr(identity, "Client", lambda: client)
-    refused = CliRunner().invoke(group, ["rm", "ze"])
+    refused = CliRunner().invoke(group, ["rm", "ze", "--yes"])
     assert (refused.exit_code, client.deleted) == (Exit.NOT_FOUND, [])
-    done = CliRunner().invoke(group, ["rm", ZETA[-8:]])
+    unasked = CliRunner().invoke(group, ["rm", ZETA[-8:]])
+    assert (unasked.exit_code, client.deleted) == (Exit.USAGE, [])
+    done = CliRunner().invoke(group, ["rm", ZETA[-8:], "--yes"])
     assert (done.output, client.deleted) == ("zeta deleted\n", [f"{path}/{ZETA}"])
 
 

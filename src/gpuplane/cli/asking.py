@@ -10,6 +10,8 @@ import click
 
 from gpuplane.cli.errors import CliError, Exit
 
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
 
 def confirm(question: str, *, yes: bool) -> None:
     """Return once somebody agreed, by `--yes` or by the answer.

@@ -6,7 +6,6 @@ whole name or by its id: a word that happens to begin another job's name must no
 
 import difflib
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice, takewhile
@@ -15,6 +14,7 @@ from typing import Any
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import ApiError, CliError, Exit
 from gpuplane.cli.words import age
+from gpuplane.kit.ids import find_id
 
 LOOKED_AT = 2_000
 """Jobs looked through for a part of an id; an older one is named in full."""
@@ -31,11 +31,7 @@ _PREFIX = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4})?.*")
 
 def is_uuid(text: str) -> bool:
     """Return whether a text is a whole id."""
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
+    return find_id(text) is not None
 
 
 def find_job(client: Client, key: str) -> dict[str, Any]:

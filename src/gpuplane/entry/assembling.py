@@ -35,7 +35,7 @@ from gpuplane.domains.jobs.service import (
     UptimeTargets,
     count_offers,
     count_queue_users,
-    count_tenant_jobs,
+    list_tenant_jobs,
 )
 from gpuplane.domains.jobs.service.due import WaitTargets
 from gpuplane.domains.jobs.service.holding import find_holds
@@ -309,7 +309,7 @@ def make_dependencies(parts: Parts) -> AppDependencies:
             "rewraps": (rewrap_outputs, clusters.rewrap_credentials),
             "reseals": (partial(rewrap_vaults, parts.home.path),),
             "count_queue_users": count_queue_users,
-            "count_tenant_jobs": count_tenant_jobs,
+            "list_tenant_jobs": list_tenant_jobs,
             "count_offers": count_offers,
             "count_reservations": placements.count_standing,
             "workspaces": WorkspaceFolder(

@@ -1,12 +1,19 @@
-"""Makes ids at the edge: UUIDv7, ordered by time, so that new rows land at the end of an index."""
+"""Makes ids at the edge, and tells them from names where either may be given.
+
+They are UUIDv7, ordered by time, so that new rows land at the end of an index.
+"""
 
 import os
+import re
 import threading
 import time
+from typing import Final
 from uuid import UUID
 
 CHANCE_BYTES = 4_096
 """Random bytes fetched at once: a call of the kernel for each id gives the interpreter away."""
+
+_CANONICAL: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 _lock = threading.Lock()
 _last_ms = 0
@@ -33,6 +40,15 @@ def new_id() -> UUID:
         value = (_last_ms & (2**48 - 1)) << 80 | 0x7 << 76 | _counter << 64
         tail = int.from_bytes(_take(8)) >> 2
     return UUID(int=value | 0b10 << 62 | tail)
+
+
+def find_id(text: str) -> UUID | None:
+    """Return the id that a text is, None for a name.
+
+    Only the form 8-4-4-4-12 is one: `UUID()` takes any 32 hexadecimal digits, with hyphens
+    anywhere, and names may be such.
+    """
+    return UUID(text) if _CANONICAL.fullmatch(text) else None
 
 
 def _take(count: int) -> bytes:

@@ -167,7 +167,7 @@ def test_a_reservation_is_made_once_and_made_anew_when_it_changes(
     rows = cli.ok("reservations", "ls", "-o", "json").data["items"]
     held = [row for row in rows if row["state"] == "scheduled"]
     assert [row["count"] for row in held] == [3]
-    cli.ok("reservations", "rm", "course" if len(rows) == 1 else held[0]["id"])
+    cli.ok("reservations", "rm", "course" if len(rows) == 1 else held[0]["id"], "--yes")
     manifest(tmp_path, text.replace("start: '", "start: '19"))
     refused = cli("apply", "-f", file, "--yes")
     assert refused.code == 2

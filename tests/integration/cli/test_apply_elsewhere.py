@@ -149,7 +149,7 @@ def test_a_job_may_name_a_queue_that_is_declared_before_it(
     assert "everything" in wide
     assert "preempts:" in wide
     cli.ok("cancel", "--wait", "through")
-    cli.ok("queues", "rm", "gate", "--cluster", "demo", "--tenant", "smiths")
+    cli.ok("queues", "rm", "--yes", "gate", "--cluster", "demo", "--tenant", "smiths")
     cli.ok("quotas", "rm", "yard", "--cluster", "demo", "--yes")
 
 
@@ -191,4 +191,4 @@ def test_a_reservation_of_another_project_is_not_given_up_for_ones_own(
     mine = [row for row in rows if row["name"] == "seminar" and row["state"] == "scheduled"]
     assert sorted(row["count"] for row in mine) == [1, 2]
     for row in mine:
-        cli.ok("reservations", "rm", row["id"])
+        cli.ok("reservations", "rm", row["id"], "--yes")

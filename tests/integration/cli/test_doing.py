@@ -89,7 +89,7 @@ def test_a_user_with_a_token_of_its_own_may_do_what_its_role_says(cli: CommandLi
 def test_a_secret_is_set_again_as_a_new_version_and_removed(cli: CommandLine) -> None:
     assert "version 1" in cli.ok("secrets", "set", "rotates", stdin="one").out
     assert "version 2" in cli.ok("secrets", "set", "rotates", stdin="two").out
-    cli.ok("secrets", "rm", "rotates")
+    cli.ok("secrets", "rm", "rotates", "--yes")
     assert "rotates" not in cli.ok("secrets", "ls").out
     assert cli("secrets", "set", "empty", stdin="").code == 2
 
@@ -151,7 +151,7 @@ def test_gpus_are_reserved_and_given_up(cli: CommandLine) -> None:
            "--from", "+1d", "--to", "+2d", "--name", "workshop")  # fmt: skip
     shown = cli.ok("reservations", "show", "workshop").out
     assert "workshop" in shown
-    assert "given up" in cli.ok("reservations", "rm", "workshop").out
+    assert "given up" in cli.ok("reservations", "rm", "workshop", "--yes").out
 
 
 def test_a_webhook_shows_its_secret_once_and_is_deleted(cli: CommandLine) -> None:
@@ -162,7 +162,7 @@ def test_a_webhook_shows_its_secret_once_and_is_deleted(cli: CommandLine) -> Non
     assert made["secret"] not in cli.ok("webhooks", "ls", "-o", "json").out
     cli.ok("webhooks", "set", identity, "--disable")
     assert "disabled" in cli.ok("webhooks", "ls").out
-    cli.ok("webhooks", "rm", identity)
+    cli.ok("webhooks", "rm", identity, "--yes")
 
 
 def test_the_demo_fills_the_cluster_and_running_it_twice_is_harmless(cli: CommandLine) -> None:
@@ -209,7 +209,9 @@ def test_a_tenant_gets_a_quota_a_door_and_a_cohort(cli: CommandLine) -> None:
     rows = cli.ok("cohorts", "ls", *on, "-o", "json").data["items"]
     assert next(row for row in rows if row["name"] == "arts")["members"] == ["museum"]
     assert cli("quotas", "rm", *on, "museum", "--yes").code == 4
-    cli.ok("queues", "rm", *on, "default", "--tenant", "museum")
+    door = ("queues", "rm", *on, "default", "--tenant", "museum")
+    assert cli(*door).code == 2
+    cli.ok(*door, "--yes")
     unasked = cli("quotas", "rm", *on, "museum")
     assert (unasked.code, "--yes" in unasked.err) == (2, True)
     cli.ok("quotas", "show", "museum", *on)
@@ -230,7 +232,7 @@ def test_setting_tenants_up_and_dispatching_are_refused_where_there_is_no_kueue(
     refused = cli("clusters", "onboard", "demo", "default", *queue, *limit)
     assert refused.code == 2
     assert "demo is simulated: tenants need no setting up there." in refused.err
-    assert cli("clusters", "offboard", "demo", "default").code == 2
+    assert cli("clusters", "offboard", "demo", "default", "--yes").code == 2
     assert cli("clusters", "onboard", "demo", "default", "--queue", "main").code == 2
     dispatched = cli("clusters", "multikueue", "demo", "--worker", "local", "--queue", "team")
     assert dispatched.code == 2

@@ -42,7 +42,7 @@ def test_versions_are_compared_rolled_back_and_exported(cli: CommandLine) -> Non
     cli.ok("pipelines", "archive", "versions")
     refused = cli("pipelines", "run", "versions")
     assert (refused.code, "archived" in refused.err) == (4, True)
-    cli.ok("pipelines", "rm", "versions")
+    cli.ok("pipelines", "rm", "versions", "--yes")
     assert cli("pipelines", "show", "versions").code == 3
 
 

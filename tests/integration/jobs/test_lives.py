@@ -138,6 +138,26 @@ async def test_a_waiting_job_is_suspended_and_stays_out_of_the_queue(world: Worl
     assert (await world.ask("POST", f"/jobs/{job['id']}/suspend"))["condition"] == "Paused"
 
 
+async def test_what_a_job_waited_between_its_attempts_is_no_time_that_it_ran(
+    any_world: World,
+) -> None:
+    world = any_world
+    job = await world.submit(spec=runs_for(3600))
+    await world.turn(2)
+    await world.after(5)
+    await world.ask("POST", f"/jobs/{job['id']}/suspend")
+    await world.after(1)
+    first = (await world.job(job["id"]))["ran_seconds"]
+    assert 5 <= first < 40
+    await world.after(1000)
+    assert (await world.job(job["id"]))["ran_seconds"] == first
+    await world.ask("POST", f"/jobs/{job['id']}/resume")
+    await world.after(1)
+    await world.after(7)
+    [row] = (await world.ask("GET", "/jobs"))["items"]
+    assert (row["status"], first + 7 <= row["ran_seconds"] < first + 40) == ("running", True)
+
+
 async def test_a_job_preempted_by_hand_stands_in_line_again(world: World) -> None:
     job = await world.submit(spec=runs_for(3600))
     await world.turn(2)

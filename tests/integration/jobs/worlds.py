@@ -34,6 +34,7 @@ from gpuplane.domains.jobs.service import (
     WaitTargets,
     count_offers,
     count_queue_users,
+    list_tenant_jobs,
 )
 from gpuplane.domains.jobs.service.rewrapping import OUTPUTS_CONTEXT, rewrap_outputs
 from gpuplane.domains.placements import service as placements
@@ -187,6 +188,7 @@ async def running_world(
         "log_followers": Seats(2),
         "workspaces": WorkspaceFolder(workspaces),
         "count_queue_users": count_queue_users,
+        "list_tenant_jobs": list_tenant_jobs,
         "count_offers": count_offers,
         "count_reservations": placements.count_standing,
         "run_policy": RunPolicy(),

@@ -19,6 +19,7 @@ from gpuplane.domains.jobs.service import Offer
 from gpuplane.domains.queues import service as queues
 from gpuplane.domains.queues.errors import QueueLeadsElsewhere
 from gpuplane.domains.queues.service import Opening
+from gpuplane.domains.queues.service.declaring import close_door
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.kinds import LOCAL_QUEUE
 from gpuplane.kube.kueue.names import ApiVersion
@@ -136,11 +137,20 @@ async def test_what_stands_in_line_again_goes_through_the_door_that_it_went_thro
     assert await preempt(kueue, offer) == "sim/main"
     _, fresh = await offered(world, job_type="service", name="fresh")
     assert fresh.local_queue == "sim/later"
-    await world.ask("DELETE", f"{BASE}/main?tenant={TENANT}")
+    await close_main(kueue)
     [again] = [each for each in await offers(kueue) if str(each.job_id) == job["id"]]
     assert (await settle(world, pod(again, 0, started_at=now_of(kueue)))).bound
     await take_in(world, pod(again, 0, started_at=now_of(kueue)))
     assert await preempt(kueue, again) == "sim/later", "the one before is gone"
+
+
+async def close_main(kueue: Kueue) -> None:
+    """Withdraw the door as an offboarding does, whatever goes through it."""
+    world = kueue.world
+    tenant_id = TenantId(world.server.admin.tenant_id)
+    await world.server.database.write(
+        "tests.close", lambda s: close_door(s, world.sim, "main", tenant_id, "test", 1)
+    )
 
 
 async def offers(kueue: Kueue) -> list[Offer]:
@@ -154,3 +164,31 @@ async def preempt(kueue: Kueue, offer: Offer) -> str:
     for loop in ("dispatcher", "monitor", "scheduler"):
         await kueue.world.loops[loop].run_once()
     return next(each.local_queue for each in await offers(kueue) if each.job_id == offer.job_id)
+
+
+async def test_a_door_that_jobs_wait_through_is_not_closed(kueue: Kueue) -> None:
+    for _ in range(4):
+        await kueue.offer()
+    names = sorted(each["name"] for each in (await kueue.world.ask("GET", "/jobs"))["items"])
+    refused = await kueue.world.ask("DELETE", f"{BASE}/main?tenant={TENANT}", 409)
+    assert refused["code"] == "queue_in_use"
+    assert refused["detail"] == (
+        "4 jobs hold devices or wait through LocalQueue main of default on sim: "
+        f"{', '.join(names[:3])} and 1 more."
+    )
+    assert "gpuplane cancel" in refused["fix"]
+    assert len((await kueue.world.ask("GET", BASE))["items"]) == 1
+
+
+async def test_a_job_whose_door_nobody_declares_any_more_is_told_to_declare_it(
+    kueue: Kueue,
+) -> None:
+    offer = await kueue.offer()
+    assert (await kueue.world.ask("GET", f"/jobs/{offer.job_id}/why"))["fix"].startswith("Wait:")
+    await close_main(kueue)
+    why = await kueue.world.ask("GET", f"/jobs/{offer.job_id}/why")
+    assert why["sentence"] == "LocalQueue main of default is declared on sim no more."
+    assert why["fix"] == (
+        "Waiting does not help: declare it again, `gpuplane queues set main --cluster sim "
+        "--tenant default --leads-to q`, or cancel the job and submit it to another queue."
+    )

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpuplane.core.ids import ClusterId
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.kit.access import Role
+from gpuplane.kit.ids import new_id
 from tests.integration.jobs.worlds import World, runs_for
 
 H100 = "nvidia-h100-80gb"
@@ -209,11 +212,18 @@ async def test_what_is_used_cannot_be_deleted(world: World) -> None:
     assert (await world.ask("DELETE", "/clusters/sim/cohorts/all", 409))["code"] == "queue_in_use"
     job = await world.submit(gpu_type="H100", gpu_count=1, spec=runs_for(100))
     await world.turn(2)
-    await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default")
+    await declare(world, name="other")
+    door = {"tenant": "default", "clusterQueue": "other"}
+    await world.ask("PUT", "/clusters/sim/queues/main", json=door)
     refused = await world.ask("DELETE", "/clusters/sim/quotas/team", 409)
     assert "1 job holds devices" in refused["detail"]
+    refused = await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default", 409)
+    assert refused["detail"] == (
+        f"1 job holds devices or waits through LocalQueue main of default on sim: {job['name']}."
+    )
     await world.ask("DELETE", f"/jobs/{job['id']}")
     await world.after(1)
+    await world.ask("DELETE", "/clusters/sim/queues/main?tenant=default")
     await world.ask("DELETE", "/clusters/sim/quotas/team")
     await world.ask("DELETE", "/clusters/sim/cohorts/all")
 
@@ -273,3 +283,23 @@ async def test_the_event_of_a_price_tells_it_in_units_of_its_currency(world: Wor
     found = await world.ask("GET", "/events?limit=200")
     said = [each["message"] for each in found["items"] if each["kind"] == "price.added"]
     assert said[-1:] == ["cpu costs 2.50 USD an hour."]
+
+
+async def test_names_of_32_hexadecimal_digits_are_no_ids(world: World) -> None:
+    name = "d41d8cd98f00b204e9800998ecf8427e"
+    await world.ask("POST", "/tenants", 201, json={"name": name})
+    await world.ask("POST", "/projects", 201, json={"name": name})
+    await world.server.database.write(
+        "tests.lab",
+        lambda s: clusters.ensure_cluster(
+            s, ClusterId(new_id()), name=name, kind="kubernetes", simulated=False, config={}, now=1
+        ),
+    )
+    await world.ask("GET", f"/clusters/{name}")
+    body = {"name": "team", "resourceGroups": gpus(2)}
+    await world.ask("POST", f"/clusters/{name}/quotas", 201, json=body)
+    for tenant in (name, "default"):
+        door = {"name": "main", "tenant": tenant, "clusterQueue": "team"}
+        await world.ask("POST", f"/clusters/{name}/queues", 201, json=door)
+    await world.ask("GET", f"/clusters/{name}/usage/{name}")
+    assert (await world.submit(project=name, gpu_type="H100", gpu_count=1))["project"] == name

@@ -32,7 +32,7 @@ from gpuplane.domains.jobs.service import (
     WaitTargets,
     count_offers,
     count_queue_users,
-    count_tenant_jobs,
+    list_tenant_jobs,
 )
 from gpuplane.domains.placements import service as placements
 from gpuplane.domains.runs.service import Handlers, RunPolicy, policy_for
@@ -234,7 +234,7 @@ async def running_kueue_world(
     ports: dict[str, Any] = {
         "handlers": handlers,
         "backends": registry,
-        "count_tenant_jobs": count_tenant_jobs,
+        "list_tenant_jobs": list_tenant_jobs,
         "run_policy": policy_for(RunPolicy(), handlers),
         "submit_limits": SubmitLimits(),
         "log_followers": Seats(2),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 
 import gpuplane.cli
 from gpuplane.cli.asking import confirm, confirm_by_name
 from gpuplane.cli.errors import CliError, Exit
-from gpuplane.cli.main import main
+from gpuplane.cli.main import build, main
 from gpuplane.cli.output import Column, Output, show_rows
 
 SOURCE = Path(gpuplane.cli.__file__).parent
@@ -88,3 +90,23 @@ def test_every_question_is_asked_in_one_place() -> None:
         if "click.confirm(" in file.read_text()
     }
     assert asking == {"asking.py"}
+
+
+def commands(of: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    yield path, of
+    if isinstance(of, click.Group):
+        context = click.Context(of)
+        for name in of.list_commands(context):
+            found = of.get_command(context, name)
+            assert found is not None
+            yield from commands(found, f"{path} {name}".strip())
+
+
+def test_every_command_that_deletes_asks_and_takes_yes() -> None:
+    deleting = {
+        path: {option for each in command.params for option in each.opts}
+        for path, command in commands(build())
+        if path.endswith((" rm", " offboard", " deprovision"))
+    }
+    assert len(deleting) > 10
+    assert {path for path, options in deleting.items() if not {"--yes", "-y"} <= options} == set()

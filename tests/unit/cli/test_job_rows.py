@@ -21,8 +21,9 @@ def ran(**facts: Any) -> str:
     return str(column.value(job))
 
 
-def test_a_job_that_ended_ran_from_its_start_to_its_end() -> None:
-    assert ran(status="completed", actual_end=ENDED) == "5m"
+def test_a_job_ran_as_long_as_its_attempts_and_not_while_it_waited_between_them() -> None:
+    assert ran(status="cancelled", actual_end=ENDED, ran_seconds=5.0) == "5s"
+    assert ran(status="running", ran_seconds=65.0) == "1m5s"
 
 
 @pytest.mark.parametrize("condition", ["Paused", "BackingOff"])

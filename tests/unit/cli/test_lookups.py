@@ -51,6 +51,12 @@ def test_what_is_changed_is_not_found_by_a_part_of_its_name(key: str) -> None:
     assert error.message == f"There is no tenant {key!r}."
 
 
+def test_a_name_of_32_hexadecimal_digits_is_looked_up_as_a_name() -> None:
+    name = "-".join("a" * 32)
+    row = {"id": ZETA, "name": name}
+    assert find_exactly(Listed([row]), "/tenants", name, "tenant") == row
+
+
 @pytest.mark.parametrize("key", ["ze", "zetta"])
 def test_the_refusal_offers_the_nearest_names_alone(key: str) -> None:
     assert refusal(ROWS, key).fix == "Nearest names: zeta."
@@ -104,9 +110,11 @@ def test_only_a_whole_name_deletes_and_the_name_found_is_told(
 ) -> None:
     client = Listed(ROWS)
     monkeypatch.setattr(identity, "Client", lambda: client)
-    refused = CliRunner().invoke(group, ["rm", "ze"])
+    refused = CliRunner().invoke(group, ["rm", "ze", "--yes"])
     assert (refused.exit_code, client.deleted) == (Exit.NOT_FOUND, [])
-    done = CliRunner().invoke(group, ["rm", ZETA[-8:]])
+    unasked = CliRunner().invoke(group, ["rm", ZETA[-8:]])
+    assert (unasked.exit_code, client.deleted) == (Exit.USAGE, [])
+    done = CliRunner().invoke(group, ["rm", ZETA[-8:], "--yes"])
     assert (done.output, client.deleted) == ("zeta deleted\n", [f"{path}/{ZETA}"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpuplane.cli.asking import confirm
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.files import unreadable
@@ -60,7 +60,7 @@ SIGNS = {
     metavar="FILE",
     help="A file of YAML documents, a folder of such files, or - for standard input.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@YES
 @click.option("--dry-run", is_flag=True, help="Show the difference and leave.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text",
               show_default=True, help="How the changes are shown.")  # fmt: skip

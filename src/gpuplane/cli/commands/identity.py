@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client
 from gpuplane.cli.lazy import NearestGroup
 from gpuplane.cli.lookups import find_exactly, find_one, pick_exactly
@@ -96,13 +97,15 @@ def change_tenant(tenant: str, display_name: str) -> None:
 
 @tenants.command("rm")
 @click.argument("tenant")
-def delete_tenant(tenant: str) -> None:
+@YES
+def delete_tenant(tenant: str, *, yes: bool) -> None:
     """Delete a tenant in which nothing lies any more.
 
     One that used what is billed stays: bills tell its name.
     """
     client = Client()
     found = find_tenant(client, tenant)
+    confirm(f"Delete tenant {found['name']}?", yes=yes)
     client.delete(f"/tenants/{found['id']}")
     click.echo(f"{found['name']} deleted")
 
@@ -214,13 +217,15 @@ def change_project(
 
 @projects.command("rm")
 @click.argument("project")
-def delete_project(project: str) -> None:
+@YES
+def delete_project(project: str, *, yes: bool) -> None:
     """Delete a project in which nothing lies any more.
 
     One that used what is billed stays: bills tell its name.
     """
     client = Client()
     found = find_project(client, project)
+    confirm(f"Delete project {found['name']}?", yes=yes)
     client.delete(f"/projects/{found['id']}")
     click.echo(f"{found['name']} deleted")
 
@@ -311,10 +316,12 @@ def change_user(
 
 @users.command("rm")
 @click.argument("user")
-def delete_user(user: str) -> None:
+@YES
+def delete_user(user: str, *, yes: bool) -> None:
     """Delete a user."""
     client = Client()
     found = _user(client, user)
+    confirm(f"Delete user {found['name']}?", yes=yes)
     client.delete(f"/users/{found['id']}")
     click.echo(f"{found['name']} deleted")
 

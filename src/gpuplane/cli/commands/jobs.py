@@ -51,13 +51,12 @@ COPY_BYTES = 1 << 20
 
 
 def _time_column(job: dict[str, Any]) -> str:
-    """Return how long a job has run, or when it should start; a job that waits does not run."""
+    """Return how long a job's attempts ran together, or when it should start while it waits."""
     began, expected = job["actual_start"], job["estimated_start"]
     if job["status"] in NOT_RUNNING:
         is_past = began is not None and expected is not None and expected <= began
         return "" if job["condition"] == "Paused" or is_past else when(expected)
-    ran = seconds_between(began, job["actual_end"])
-    return when(expected) if ran is None else duration_text(ran)
+    return when(expected) if began is None else duration_text(job["ran_seconds"])
 
 
 def _reason(job: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.commands.pipeline_import import import_pipeline
@@ -420,9 +421,11 @@ def _keep_as(verb: str, pipeline: str, project: str | None) -> None:
 @pipelines.command("rm")
 @click.argument("pipeline")
 @PROJECT
-def delete(pipeline: str, project: str | None) -> None:
+@YES
+def delete(pipeline: str, project: str | None, *, yes: bool) -> None:
     """Delete a pipeline with its versions; refused while runs of it are not over."""
     client = Client()
     found = _find(client, pipeline, project)
+    confirm(f"Delete pipeline {found['name']}?", yes=yes)
     client.delete(f"/pipelines/{found['id']}")
     click.echo(f"{found['name']} deleted")

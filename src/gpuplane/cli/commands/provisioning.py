@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuplane.cli.asking import confirm, confirm_by_name
+from gpuplane.cli.asking import YES, confirm, confirm_by_name
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.files import read_named, unwritable
 from gpuplane.cli.output import Column, Output, note, output_option, paint, show_data, show_rows
@@ -36,7 +36,6 @@ FILE = click.option(
     "-f", "--file", "path", metavar="FILE", help="A ClusterSpecification; - for standard input."
 )
 TO = click.option("--to", "target", metavar="FILE", help="Write it there (0600); must not exist.")
-YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 class SpecRefused(CliError):

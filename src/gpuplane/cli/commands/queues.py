@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import click
 
 from gpuplane.cli.accounts import ACCOUNT, account_lines
-from gpuplane.cli.asking import confirm
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.declarations import (
     confirm_differences,
@@ -279,7 +279,7 @@ def set_quota(
 @quotas.command("rm")
 @CLUSTER
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@YES
 def delete_quota(cluster: str, name: str, *, yes: bool) -> None:
     """Withdraw a cluster queue that nothing leads to and nothing runs through."""
     client, path = Client(), _path(cluster, "quotas")
@@ -387,10 +387,12 @@ def adopt_queue(cluster: str, name: str, tenant: str) -> None:
 @CLUSTER
 @click.argument("name")
 @click.option("--tenant", required=True, help="Whose door it is.")
-def delete_queue(cluster: str, name: str, tenant: str) -> None:
-    """Close a tenant's door; what runs goes on."""
+@YES
+def delete_queue(cluster: str, name: str, tenant: str, *, yes: bool) -> None:
+    """Close a tenant's door; refused while jobs hold devices or wait through it."""
     client, path = Client(), _path(cluster, "queues")
     before = _find_door(client, path, name, tenant)
+    confirm(f"Close {tenant}/{name} on {cluster}?", yes=yes)
     client.delete(_path(cluster, "queues", name), tenant=tenant)
     click.echo(f"{tenant}/{name} deleted" if before is None
                else settle_withdrawal(client, path, before))  # fmt: skip
@@ -469,7 +471,9 @@ def adopt_cohort(cluster: str, name: str) -> None:
 @cohorts.command("rm")
 @CLUSTER
 @click.argument("name")
-def delete_cohort(cluster: str, name: str) -> None:
+@YES
+def delete_cohort(cluster: str, name: str, *, yes: bool) -> None:
     """Withdraw a cohort without members."""
+    confirm(f"Withdraw {name} on {cluster}?", yes=yes)
     Client().delete(_path(cluster, "cohorts", name))
     click.echo(f"{name} deleted")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuplane.cli.asking import confirm
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.access import (
     FOR_ADDONS,
@@ -430,7 +430,7 @@ def _parting(job: dict[str, Any], wait_s: int, *, force: bool) -> str:
     help="How long batch work may go on, and checkpoints may take.",
 )
 @click.option("--keep-cordons", is_flag=True, help="Leave nodes cordoned that are cordoned here.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @WAIT
 def remove(
     cluster: str, wait_s: int, *, force: bool, keep_cordons: bool, yes: bool, wait: bool

@@ -2,6 +2,7 @@
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.lazy import NearestGroup
@@ -94,9 +95,11 @@ def create_reservation(
 
 @reservations.command("rm")
 @click.argument("reservation")
-def cancel_reservation(reservation: str) -> None:
+@YES
+def cancel_reservation(reservation: str, *, yes: bool) -> None:
     """Give a reservation up; jobs that run on its GPUs go on."""
     client = Client()
     found = pick_exactly(client.get("/capacity/reservations")["items"], reservation, "reservation")
+    confirm(f"Give reservation {found['name'] or found['id']} up?", yes=yes)
     client.delete(f"/capacity/reservations/{found['id']}")
     click.echo(f"{found['name'] or found['id']} given up")

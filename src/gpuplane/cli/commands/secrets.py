@@ -5,6 +5,7 @@ from typing import IO
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client
 from gpuplane.cli.commands.identity import project_id
 from gpuplane.cli.errors import CliError, Exit
@@ -77,11 +78,13 @@ def set_secret(name: str, from_file: IO[str] | None, project: str | None) -> Non
 @secrets.command("rm")
 @click.argument("name")
 @PROJECT
-def delete_secret(name: str, project: str | None) -> None:
+@YES
+def delete_secret(name: str, project: str | None, *, yes: bool) -> None:
     """Delete a secret; jobs that name it do not start any more."""
     client = Client()
     rows = client.items("/secrets", project_id=_project(client, project))
     found = pick_exactly(rows, name, "secret")
+    confirm(f"Delete secret {found['name']}?", yes=yes)
     client.delete(f"/secrets/{found['id']}")
     click.echo(f"{found['name']} deleted")
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.errors import CliError, Exit
 from gpuplane.cli.output import note
@@ -83,13 +84,15 @@ def onboard(
 @click.command("offboard")
 @click.argument("cluster")
 @click.argument("tenant")
+@YES
 @WAIT
-def offboard(cluster: str, tenant: str, *, wait: bool) -> None:
+def offboard(cluster: str, tenant: str, *, yes: bool, wait: bool) -> None:
     """Take a tenant off a cluster: close its queues, delete its namespace and all in it.
 
     Refused while jobs of the tenant hold devices or wait there.
     """
     client = Client()
+    confirm(f"Delete all that {tenant} has on {cluster}?", yes=yes)
     made = client.delete(f"/clusters/{segment(cluster)}/tenants/{segment(tenant)}")
     _follow(client, made, f"{tenant} is off {cluster}", wait=wait)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from gpuplane.cli.asking import YES, confirm
 from gpuplane.cli.client import Client, segment
 from gpuplane.cli.commands.identity import tenant_id
 from gpuplane.cli.lazy import NearestGroup
@@ -109,10 +110,12 @@ def change_webhook(
 
 @webhooks.command("rm")
 @click.argument("webhook")
-def delete_webhook(webhook: str) -> None:
+@YES
+def delete_webhook(webhook: str, *, yes: bool) -> None:
     """Delete a webhook and its deliveries."""
     client = Client()
     found = _find_exactly(client, webhook)
+    confirm(f"Delete the webhook to {found['url']}?", yes=yes)
     client.delete(f"/webhooks/{found['id']}")
     click.echo(f"{found['url']} deleted")
 

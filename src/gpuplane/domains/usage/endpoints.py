@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Query
 
@@ -31,6 +30,7 @@ from gpuplane.domains.usage.schemas import (
 from gpuplane.domains.usage.service import DeviceInterval, Scope, Share, StateTotals
 from gpuplane.kit.access import Permission, Principal, requires
 from gpuplane.kit.errors import NotFound
+from gpuplane.kit.ids import find_id
 
 router = APIRouter(tags=["usage"])
 
@@ -162,14 +162,13 @@ async def _held(call: Call, key: str, tenant: str | None) -> ClusterUsageOut:
 
 
 def _tenant_id(session: ReadSession, principal: Principal, key: str) -> TenantId:
-    try:
-        tenant_id = TenantId(UUID(key))
-    except ValueError:
+    tenant_id = find_id(key)
+    if tenant_id is None:
         named = identity.find_tenant_by_name(session, key)
         if named is None or not principal.sees_tenant(named.id):
-            raise NotFound(f"There is no tenant {key!r}.", fix="Check the name.") from None
+            raise NotFound(f"There is no tenant {key!r}.", fix="Check the name.")
         return named.id
-    return identity.get_tenant(session, principal, tenant_id).id
+    return identity.get_tenant(session, principal, TenantId(tenant_id)).id
 
 
 def _timeline(

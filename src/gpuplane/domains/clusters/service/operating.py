@@ -30,6 +30,7 @@ from gpuplane.domains.clusters.rules import (
 from gpuplane.domains.events import service as events
 from gpuplane.domains.events.service import NewEvent
 from gpuplane.domains.identity import service as identity
+from gpuplane.kit.ids import find_id
 
 
 def ensure_cluster(
@@ -107,10 +108,7 @@ def find_cluster(session: ReadSession, key: UUID | str) -> Cluster | None:
     """
     if not isinstance(key, str):
         return repository.find_cluster(session, key)
-    try:
-        found = repository.find_cluster(session, UUID(key))
-    except ValueError:
-        found = repository.find_cluster(session, key)
+    found = repository.find_cluster(session, find_id(key) or key)
     return None if found is None or found.deleted_at is not None else found
 
 

@@ -157,7 +157,7 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
     spec = job.spec
     cluster = None if job.cluster_id is None else names.clusters.get(job.cluster_id)
     cost = names.costs.get(job.id, job.actual_cost_micro)
-    attempt = names.scales.get(job.id)
+    attempt, tries = names.scales.get(job.id), names.attempts.get(job.id)
     scale = None if attempt is None else _scale_body(attempt)
     has_it = None if job.current_attempt_id is None else cluster
     unheard = tell_unheard(job, has_it).sentence
@@ -196,7 +196,8 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "status_message": unheard or job.status_message,
         "progress": job.progress_ratio,
         "retry_count": job.retry_count,
-        "attempt_count": names.attempts.get(job.id, job.attempt_count),
+        "attempt_count": job.attempt_count if tries is None else tries.count,
+        "ran_seconds": 0.0 if tries is None else tries.ran_ms / 1000,
         "estimated_start": job.estimated_start,
         "estimated_end": job.estimated_end,
         "actual_start": job.actual_start,

@@ -118,7 +118,7 @@ async def list_jobs(
         replicas_missing=replicas_missing,
     )
     found, names = await call.read(
-        lambda s: service.list_jobs(s, call.principal, wanted, page, order)
+        lambda s: service.list_jobs(s, call.principal, wanted, page, order, call.now)
     )
     return PageOut.of(found, lambda job: job_row(job, names))
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import RowMapping, and_, bindparam, delete, func, insert, or_, select, update
@@ -25,6 +25,13 @@ decisions = table_of(DecisionRow)
 CHUNK = 500
 _ATTEMPT = tuple(each.name for each in fields(Attempt) if each.name != "replicas")
 _REPLICA = tuple(each.name for each in fields(Replica))
+
+
+class Tries(NamedTuple):
+    """How many attempts a job has had, and how long they ran together."""
+
+    count: int
+    ran_ms: int
 
 
 def insert_attempts(session: WriteSession, rows: Sequence[Attempt]) -> None:
@@ -58,16 +65,23 @@ def list_attempts(session: ReadSession, job_id: UUID) -> list[Attempt]:
     return _with_replicas(session, session.rows(query))
 
 
-def count_attempts(session: ReadSession, job_ids: Sequence[UUID]) -> dict[JobId, int]:
-    """Return how many attempts each of some jobs has had; offers that became none do not count."""
-    found = dict.fromkeys((JobId(each) for each in job_ids), 0)
+def sum_attempts(session: ReadSession, job_ids: Sequence[UUID], now: int) -> dict[JobId, Tries]:
+    """Return what the attempts of each of some jobs come to; offers that became none do not count.
+
+    Args:
+        session: The session.
+        job_ids: The jobs.
+        now: Until when those that are not over ran.
+    """
+    found = dict.fromkeys((JobId(each) for each in job_ids), Tries(0, 0))
+    ran = func.coalesce(attempts.c.ended_at, now) - attempts.c.started_at
     for start in range(0, len(job_ids), CHUNK):
         part = list(job_ids[start : start + CHUNK])
-        query = select(attempts.c.job_id, func.count().label("count")).where(
-            attempts.c.job_id.in_(part)
-        )
+        query = select(
+            attempts.c.job_id, func.count().label("count"), func.sum(ran).label("ran_ms")
+        ).where(attempts.c.job_id.in_(part))
         for row in session.rows(query.group_by(attempts.c.job_id)):
-            found[JobId(row["job_id"])] = row["count"]
+            found[JobId(row["job_id"])] = Tries(row["count"], int(row["ran_ms"] or 0))
     return found
 
 

@@ -138,6 +138,15 @@ def describe_writing(cluster: str) -> str:
     )
 
 
+def describe_declaring(cluster: str, tenant: str, door: str, queue: str) -> str:
+    """Return what to do about a LocalQueue that nobody declares any more."""
+    return (
+        "Waiting does not help: declare it again, `gpuplane queues set "
+        f"{door} --cluster {cluster} --tenant {tenant} --leads-to {queue}`, or cancel the job and "
+        "submit it to another queue."
+    )
+
+
 def describe_standing(status: JobStatus, condition: Condition) -> str:
     """Return the sentence for a job whose reason says nothing of its own."""
     if condition is Condition.STOPPING:

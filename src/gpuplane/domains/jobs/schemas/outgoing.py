@@ -77,6 +77,8 @@ class JobRowOut(Body):
     progress: float | None
     retry_count: int
     attempt_count: int
+    ran_seconds: float
+    """How long its attempts ran together, until now."""
 
     estimated_start: InstantOut | None
     estimated_end: InstantOut | None

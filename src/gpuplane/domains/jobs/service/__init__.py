@@ -196,7 +196,7 @@ from gpuplane.domains.jobs.service.quotas import (
     QueueUse,
     count_offers,
     count_queue_users,
-    count_tenant_jobs,
+    list_tenant_jobs,
     load_queue_use,
 )
 from gpuplane.domains.jobs.service.rebuilding import Rebuilt, RunningAttempt, restore_running
@@ -319,7 +319,6 @@ __all__ = [
     "count_offers",
     "count_queue_users",
     "count_ready",
-    "count_tenant_jobs",
     "current",
     "draft_job",
     "drain_node",
@@ -374,6 +373,7 @@ __all__ = [
     "list_ranks",
     "list_recent_preemptions",
     "list_running_on",
+    "list_tenant_jobs",
     "list_to_ensure",
     "list_to_evict",
     "list_to_forget",

@@ -20,6 +20,7 @@ from gpuplane.domains.jobs.rules import Attempt, Job
 from gpuplane.domains.jobs.rules.fixes import (
     FIXES,
     describe_dead,
+    describe_declaring,
     describe_mending,
     describe_standing,
     describe_waking,
@@ -159,13 +160,19 @@ def _find_holder(session: ReadSession, job: Job, offer: Offer | None) -> Cluster
 
 
 def _find_unwritten(session: ReadSession, job: Job, offer: Offer) -> Remark:
-    """Return which queue of an offered job is not on its cluster; empty where all of them are."""
+    """Return which queue of an offered job is not there; empty where all of them are."""
+    cluster = clusters.get_cluster(session, offer.cluster_id).name
     tenant = identity.tenants_by_ids(session, {job.tenant_id})[job.tenant_id].name
     door = (tenant, offer.queue_name)
     said = queues.find_unwritten(session, offer.cluster_id, door, offer.cluster_queue)
-    if not said:
+    if said:
+        return Remark(said, describe_writing(cluster))
+    if queues.has_door(session, offer.cluster_id, tenant, offer.queue_name):
         return Remark()
-    return Remark(said, describe_writing(clusters.get_cluster(session, offer.cluster_id).name))
+    return Remark(
+        f"LocalQueue {offer.queue_name} of {tenant} is declared on {cluster} no more.",
+        describe_declaring(cluster, tenant, offer.queue_name, offer.cluster_queue),
+    )
 
 
 def _find_mending(session: ReadSession, offer: Offer) -> str:

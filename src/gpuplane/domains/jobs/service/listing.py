@@ -15,6 +15,7 @@ from gpuplane.domains.identity import service as identity
 from gpuplane.domains.jobs.repository import attempts as attempts_repository
 from gpuplane.domains.jobs.repository import jobs as repository
 from gpuplane.domains.jobs.repository import listing
+from gpuplane.domains.jobs.repository.attempts import Tries
 from gpuplane.domains.jobs.rules import Attempt, DependencyState, Job, JobFilter
 from gpuplane.domains.jobs.rules.outputs import mask_outputs
 from gpuplane.domains.jobs.rules.scaling import count_most
@@ -48,8 +49,8 @@ class Names:
     clusters: Mapping[ClusterId, Cluster]
     costs: Mapping[JobId, int | None]
     """What jobs that hold devices have cost until now, in micro-units; None without any price."""
-    attempts: Mapping[JobId, int] = field(default_factory=dict)
-    """How many attempts jobs have had, for those that were given a number at least."""
+    attempts: Mapping[JobId, Tries] = field(default_factory=dict)
+    """What the attempts of jobs come to, for those that were given a number at least."""
     scales: Mapping[JobId, Attempt] = field(default_factory=dict)
     """The attempts of services that scale, for those that run."""
 
@@ -67,7 +68,12 @@ class JobView:
 
 
 def list_jobs(
-    session: ReadSession, principal: Principal, wanted: JobFilter, page: PageRequest, sort: str
+    session: ReadSession,
+    principal: Principal,
+    wanted: JobFilter,
+    page: PageRequest,
+    sort: str,
+    now: int,
 ) -> tuple[Page[Job], Names]:
     """Return one page of the jobs the caller may read, with the names to show."""
     scope = principal.rows(Permission.JOB_READ)
@@ -78,7 +84,7 @@ def list_jobs(
     found = listing.list_jobs(session, wanted, places, page, sort)
     names = load_names(session, found.items)
     tried = [job.id for job in found.items if job.attempt_count]
-    return found, replace(names, attempts=attempts_repository.count_attempts(session, tried))
+    return found, replace(names, attempts=attempts_repository.sum_attempts(session, tried, now))
 
 
 def load_names(session: ReadSession, jobs: Sequence[Job], now: int | None = None) -> Names:
@@ -140,9 +146,10 @@ def view_of(session: ReadSession, job: Job, now: int) -> JobView:
     if job.array_id is not None:
         array = tuple(repository.list_array_ids(session, job.array_id))
     attempts = tuple(attempts_repository.list_attempts(session, job.id))
+    tries = attempts_repository.sum_attempts(session, [job.id], now)
     return JobView(
         job=job,
-        names=replace(load_names(session, [job], now), attempts={job.id: len(attempts)}),
+        names=replace(load_names(session, [job], now), attempts=tries),
         outputs=mask_outputs(job.outputs, list(sealed)),
         attempts=attempts,
         dependencies=repository.list_dependencies(session, job.id),

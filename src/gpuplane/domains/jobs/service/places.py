@@ -10,6 +10,7 @@ from gpuplane.domains.identity.service import Project
 from gpuplane.domains.jobs.errors import BadJob
 from gpuplane.domains.jobs.service.lookups import Lookups
 from gpuplane.kit.access import Permission, Principal
+from gpuplane.kit.ids import find_id
 
 
 def choose_project(
@@ -53,11 +54,10 @@ def choose_project(
 
 
 def _by_name(lookups: Lookups, tenant_id: TenantId, name: str) -> Project | None:
-    try:
-        key = ProjectId(UUID(name))
-    except ValueError:
+    key = find_id(name)
+    if key is None:
         return identity.find_project_in(lookups.session, tenant_id, name)
-    return lookups.find_project(key)
+    return lookups.find_project(ProjectId(key))
 
 
 def get_cluster_id(session: ReadSession, key: str) -> ClusterId:

@@ -110,14 +110,25 @@ def count_offers(session: ReadSession, cluster_id: ClusterId) -> int:
     return len(offers_repository.list_offers(session, cluster_id))
 
 
-def count_tenant_jobs(session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId) -> int:
-    """Return how many jobs of a tenant hold devices or are offered on a cluster."""
+def list_tenant_jobs(
+    session: ReadSession, cluster_id: ClusterId, tenant_id: TenantId, door: str | None = None
+) -> list[str]:
+    """Return by name the jobs of a tenant that hold devices or are offered on a cluster.
+
+    Args:
+        session: The session.
+        cluster_id: The cluster.
+        tenant_id: The tenant.
+        door: Only those through its LocalQueue of this name.
+    """
     uses = attempts_repository.list_uses(session, cluster_id)
     offers = offers_repository.list_offers(session, cluster_id)
+    ways = [(each.job_id, each.local_queue.rpartition("/")[2]) for each in uses]
+    ways += [(each.job_id, each.queue_name) for each in offers]
     jobs = repository.load_jobs(
-        session, [*(each.job_id for each in uses), *(each.job_id for each in offers)]
+        session, list({job_id for job_id, name in ways if door in (None, name)})
     )
-    return sum(1 for job in jobs.values() if job.tenant_id == tenant_id)
+    return sorted(job.name for job in jobs.values() if job.tenant_id == tenant_id)
 
 
 def _seen_tenants(session: ReadSession, principal: Principal, names: list[str]) -> set[str]:

@@ -33,6 +33,7 @@ from gpuplane.domains.nodes.rules import (
 )
 from gpuplane.domains.nodes.service import elsewhere
 from gpuplane.domains.nodes.service.elsewhere import FindHeld
+from gpuplane.kit.ids import find_id
 
 __all__ = [
     "Gpu",
@@ -131,12 +132,7 @@ def get_node(session: ReadSession, cluster_id: ClusterId, key: UUID | str) -> No
 
 def _as_id(key: UUID | str) -> UUID | str:
     """Return a text that is an id as one; names of nodes are never UUIDs of other nodes."""
-    if isinstance(key, str):
-        try:
-            return UUID(key)
-        except ValueError:
-            return key
-    return key
+    return (find_id(key) or key) if isinstance(key, str) else key
 
 
 def has_node(session: ReadSession, cluster_id: ClusterId, name: str) -> bool:

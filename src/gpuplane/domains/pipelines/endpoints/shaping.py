@@ -1,7 +1,6 @@
 """How pipelines are answered, and how a project is named."""
 
 from typing import Annotated, Any
-from uuid import UUID
 
 from fastapi import Query
 
@@ -14,6 +13,7 @@ from gpuplane.domains.pipelines.schemas import (
     TriggerOut,
     VersionOut,
 )
+from gpuplane.kit.ids import find_id
 
 Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
 """The number of a version."""
@@ -23,10 +23,8 @@ def project_key(key: str | None) -> ProjectId | str | None:
     """Return what a caller named as the project: its id, or its name."""
     if key is None:
         return None
-    try:
-        return ProjectId(UUID(key))
-    except ValueError:
-        return key.replace("\x00", "")
+    found = find_id(key)
+    return key.replace("\x00", "") if found is None else ProjectId(found)
 
 
 def pipeline_values(record: service.PipelineRecord) -> dict[str, Any]:

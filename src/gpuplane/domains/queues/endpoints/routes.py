@@ -176,12 +176,13 @@ async def change_queue(
 async def delete_queue(
     call: CallDep, cluster: ClusterKey, name: NamePath, tenant: TenantKey
 ) -> Done:
-    """Close a tenant's door; what runs goes on."""
+    """Close a tenant's door that no job holds devices or waits through."""
     tenant_id = await call.read(lambda s: service.find_tenant_id(s, tenant))
+    jobs = cast("service.ListTenantJobs", call.ports["list_tenant_jobs"])
     return await call.write(
         "queues.delete_local_queue",
         lambda s: service.delete_local_queue(
-            s, cluster, name, tenant_id, call.principal.name, call.now
+            s, cluster, name, tenant_id, jobs, call.principal.name, call.now
         ),
         lambda _: Done(),
     )

@@ -48,11 +48,11 @@ async def offboard_tenant(call: CallDep, cluster: ClusterKey, tenant: TenantKey)
     Refused while jobs of the tenant hold devices or wait there.
     """
     tenant_id = await call.read(lambda s: service.find_tenant_id(s, tenant))
-    count = cast("service.CountTenantJobs", call.ports["count_tenant_jobs"])
+    jobs = cast("service.ListTenantJobs", call.ports["list_tenant_jobs"])
     return await call.write(
         "queues.start_offboarding",
         lambda s: service.start_offboarding(
-            s, cluster, tenant_id, count, _caller(call), _policy(call), call.now
+            s, cluster, tenant_id, jobs, _caller(call), _policy(call), call.now
         ),
         lambda run: TenancyOut.model_construct(tenant=tenant, run_id=run.id),
         202,

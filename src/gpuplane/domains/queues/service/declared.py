@@ -30,6 +30,7 @@ from gpuplane.domains.queues.rules import (
     grants,
 )
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind
+from gpuplane.kit.ids import find_id
 from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
@@ -142,10 +143,12 @@ def find_tenant_id(session: ReadSession, name: str) -> TenantId:
     Raises:
         BadQueue: If there is none.
     """
-    try:
-        found = identity.tenants_by_ids(session, {TenantId(UUID(name))}).get(TenantId(UUID(name)))
-    except ValueError:
-        found = identity.find_tenant_by_name(session, name)
+    key = find_id(name)
+    found = (
+        identity.find_tenant_by_name(session, name)
+        if key is None
+        else identity.tenants_by_ids(session, {TenantId(key)}).get(TenantId(key))
+    )
     if found is None:
         raise BadQueue(
             f"There is no tenant {name!r}.", field="tenant", fix="List the tenants for their names."

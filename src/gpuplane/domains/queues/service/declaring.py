@@ -34,6 +34,7 @@ from gpuplane.domains.queues.service.refusing import (
     refuse_double,
     refuse_other_way,
     refuse_others,
+    refuse_users,
     require_done,
     require_models,
     require_own,
@@ -42,6 +43,8 @@ from gpuplane.kube.tenancy import namespace_of
 
 CountUsers = Callable[[ReadSession, ClusterId, str], int]
 """Counts the jobs that hold devices through a ClusterQueue; offered by a domain above."""
+ListTenantJobs = Callable[[ReadSession, ClusterId, TenantId, str | None], list[str]]
+"""Names the jobs of a tenant that hold devices or are offered, through one LocalQueue or any."""
 
 
 def create_cluster_queue(
@@ -267,10 +270,35 @@ def delete_local_queue(
     key: UUID | str,
     name: str,
     tenant_id: TenantId,
+    list_jobs: ListTenantJobs,
     actor: str,
     now: int,
 ) -> None:
-    """Close a tenant's door; what runs goes on, what waits looks for another.
+    """Close a tenant's door that nothing runs or waits through: Kueue would admit none of it.
+
+    Raises:
+        QueueNotFound: If the tenant has none of that name.
+        QueueInUse: If jobs hold devices or wait through it.
+    """
+    known = load_declared(session, key)
+    get_door(known, name, tenant_id)
+    tenant = known.tenants.get(tenant_id, "")
+    refuse_users(
+        list_jobs(session, known.cluster.id, tenant_id, name),
+        f"through LocalQueue {name} of {tenant} on {known.cluster.name}",
+    )
+    close_door(session, key, name, tenant_id, actor, now)
+
+
+def close_door(
+    session: WriteSession,
+    key: UUID | str,
+    name: str,
+    tenant_id: TenantId,
+    actor: str,
+    now: int,
+) -> None:
+    """Withdraw a tenant's LocalQueue, whatever goes through it.
 
     Raises:
         QueueNotFound: If the tenant has none of that name.

@@ -23,6 +23,7 @@ from gpuplane.domains.queues.errors import (
     QueueChanged,
     QueueExists,
     QueueInConflict,
+    QueueInUse,
     QueueLeadsElsewhere,
 )
 from gpuplane.domains.queues.repository import Declared, Door
@@ -48,6 +49,8 @@ ADOPTERS = {
 """The command under which each kind is adopted."""
 KEPT_FOR_OTHERS = ("NotOurs", "FieldConflict")
 """Conflicts with what others made or changed, which no other declaration would end."""
+NAMED_JOBS = 3
+"""Jobs that a refusal names: enough to know whose work it is, few enough for one line."""
 KUEUE_FIELDS = {
     "resource_groups": "resourceGroups",
     "quotas": "resourceGroups",
@@ -61,6 +64,28 @@ KUEUE_FIELDS = {
     "name": "name",
 }
 """The names people write for the fields that the core names."""
+
+
+def refuse_users(jobs: Sequence[str], where: str) -> None:
+    """Refuse to take away what jobs go through.
+
+    Args:
+        jobs: The names of those that hold devices or wait.
+        where: Where they do, as the sentence goes on.
+
+    Raises:
+        QueueInUse: If there are any; names the first of them.
+    """
+    if not jobs:
+        return
+    noun = "job holds devices or waits" if len(jobs) == 1 else "jobs hold devices or wait"
+    more = [f"{len(jobs) - NAMED_JOBS} more"] if len(jobs) > NAMED_JOBS else []
+    *first, last = [*jobs[:NAMED_JOBS], *more]
+    names = f"{', '.join(first)} and {last}" if first else last
+    raise QueueInUse(
+        f"{len(jobs)} {noun} {where}: {names}.",
+        fix="Wait for their end, or cancel them: gpuplane cancel NAME.",
+    )
 
 
 def check_specs(known: DeclaredQueues, **changes: Any) -> None:

@@ -13,7 +13,7 @@ from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.queues import repository
 from gpuplane.domains.queues.repository import Declared, Door
-from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of
+from gpuplane.domains.queues.rules import QueueSpecs, cluster_queue_of, cohort_of, door_names
 from gpuplane.domains.queues.rules.seen import Seen, SeenKind, Standing, find_standing
 from gpuplane.domains.queues.service.declared import (
     DeclaredQueues,
@@ -223,6 +223,14 @@ def find_unwritten(
         if what and each.conflict is not None and not each.spec:
             return f"{what} is not on the cluster: {each.conflict.message}"
     return ""
+
+
+def has_door(session: ReadSession, cluster_id: ClusterId, tenant: str, name: str) -> bool:
+    """Return whether a tenant's LocalQueue is declared, or is on the cluster by others."""
+    if name in door_names(load_specs(session, cluster_id), tenant):
+        return True
+    key = (str(SeenKind.LOCAL_QUEUE), namespace_of(tenant), name)
+    return any(each.key == key and each.spec for each in repository.list_seen(session, cluster_id))
 
 
 def find_inactive(

@@ -1,6 +1,6 @@
 """Setting tenants up on a cluster and taking them away: runs whose steps can be done again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.domains.identity import service as identity
 from gpuplane.domains.queues import repository
-from gpuplane.domains.queues.errors import BadQueue, QueueInUse
+from gpuplane.domains.queues.errors import BadQueue
 from gpuplane.domains.queues.repository import Door
 from gpuplane.domains.queues.rules import DEFAULT_QUEUE, choose_common_queue
 from gpuplane.domains.queues.rules.seen import SeenKind
@@ -21,13 +21,15 @@ from gpuplane.domains.queues.service.declared import (
     load_declared,
 )
 from gpuplane.domains.queues.service.declaring import (
+    ListTenantJobs,
     change_local_queue,
+    close_door,
     create_local_queue,
-    delete_local_queue,
 )
 from gpuplane.domains.queues.service.refusing import (
     refuse_other_way,
     refuse_others,
+    refuse_users,
 )
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Run, RunFilter, RunPolicy, RunView
@@ -52,9 +54,6 @@ LATEST_RUNS = 1000
 """Runs of one kind and cluster that are looked through for those of one tenant."""
 OPEN_STATUSES = (RunStatus.PENDING, RunStatus.RUNNING)
 KUBERNETES = "kubernetes"
-
-CountTenantJobs = Callable[[ReadSession, ClusterId, TenantId], int]
-"""Counts the jobs of a tenant that hold devices or are offered there; from a domain above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def start_offboarding(
     session: WriteSession,
     key: UUID | str,
     tenant_id: TenantId,
-    count_jobs: CountTenantJobs,
+    list_jobs: ListTenantJobs,
     caller: Caller,
     policy: RunPolicy,
     now: int,
@@ -166,13 +165,9 @@ def start_offboarding(
         QueueInUse: If jobs of the tenant hold devices or wait there.
     """
     cluster = _kubernetes(session, key)
-    users = count_jobs(session, cluster.id, tenant_id)
-    if users:
-        noun = "job holds devices or waits" if users == 1 else "jobs hold devices or wait"
-        raise QueueInUse(
-            f"{users} {noun} on {cluster.name} for this tenant.",
-            fix="Wait for their end, or cancel them.",
-        )
+    refuse_users(
+        list_jobs(session, cluster.id, tenant_id, None), f"on {cluster.name} for this tenant"
+    )
     given = {
         "cluster_id": str(cluster.id),
         "tenant_id": str(tenant_id),
@@ -216,7 +211,7 @@ def close_queues(
         if each.spec.tenant_id == tenant_id
     ]
     for name in found:
-        delete_local_queue(session, cluster_id, name, tenant_id, actor, now)
+        close_door(session, cluster_id, name, tenant_id, actor, now)
     return found
 
 

@@ -16,6 +16,7 @@ from gpuplane.domains.runs.repository.boards import chunks, decode, read_spec
 from gpuplane.domains.runs.rules import RunFilter, RunView, StepFilter, StepView
 from gpuplane.domains.runs.tables import events, places, runs, steps
 from gpuplane.kit.access import RowScope
+from gpuplane.kit.ids import find_id
 from gpuplane.kit.pagination import Page, PageRequest
 
 SORT_RUNS = "-created_at"
@@ -94,9 +95,10 @@ def list_steps(
 def find_step(session: ReadSession, run_id: UUID, wanted: str) -> StepView | None:
     """Return a step of a run by id or key, or None."""
     query = select(steps).where(steps.c.run_id == run_id)
-    try:
-        query = query.where(steps.c.id == UUID(wanted))
-    except ValueError:
+    key = find_id(wanted)
+    if key is not None:
+        query = query.where(steps.c.id == key)
+    else:
         low, high = step_id(run_id, 0), step_id(run_id, MAX_SEQ)
         query = query.where(steps.c.id >= low, steps.c.id <= high, steps.c.key == wanted)
     row = session.row(query)

@@ -15,6 +15,7 @@ from gpuplane.core.mig.profiles import resource_of_profile
 
 PROFILE = re.compile(r"\d+g\.\d+gb[a-z.+-]*")
 COUNT = re.compile(r"[0-9]*")
+NEGATIVE = re.compile(r"-[0-9]+")
 
 
 def read_flavors(
@@ -46,6 +47,7 @@ def _flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
     """Return the quota that `H100=8:4` stands for; models are those of the cluster."""
     model, equals, amounts = text.partition("=")
     parts = amounts.split(":")
+    _refuse_negative(text, parts, "--gpu")
     if not equals or not _are_counts(parts):
         raise click.BadParameter(
             f"{text!r} is not written as MODEL=COUNT[:BORROW[:LEND]].", param_hint="--gpu"
@@ -58,11 +60,19 @@ def _cut_flavor(text: str, models: Sequence[str]) -> dict[str, Any]:
     name, equals, amounts = text.partition("=")
     model, slash, profile = name.partition("/")
     parts = amounts.split(":")
+    _refuse_negative(text, parts, "--mig")
     if not equals or not slash or not _are_counts(parts) or not PROFILE.fullmatch(profile):
         raise click.BadParameter(
             f"{text!r} is not written as MODEL/PROFILE=COUNT[:BORROW[:LEND]].", param_hint="--mig"
         )
     return _flavor_of(model, resource_of_profile(profile), parts, models)
+
+
+def _refuse_negative(text: str, parts: Sequence[str], option: str) -> None:
+    """Refuse an amount below 0, which is well written and means nothing."""
+    for name, part in zip(("COUNT", "BORROW", "LEND"), parts, strict=False):
+        if NEGATIVE.fullmatch(part):
+            raise click.BadParameter(f"{text!r}: {name} must be 0 or more.", param_hint=option)
 
 
 def _are_counts(parts: Sequence[str]) -> bool:

@@ -122,13 +122,25 @@ def follow_log(client: Client, job: dict[str, Any], writer: LogWriter) -> None:
 
 def read_events(response: HTTPResponse) -> Iterator[tuple[str, str]]:
     """Yield (name, data) of server-sent events as they come."""
-    name, data = "message", ""
+    for _, name, data in read_frames(response):
+        if data:
+            yield name, data
+
+
+def read_frames(response: HTTPResponse) -> Iterator[tuple[str, str, str]]:
+    """Yield (id, name, data) of server-sent frames as they come.
+
+    Those without data tell where the stream is, so that a reader who has heard nothing yet goes on
+    from there too; an id holds until the next one.
+    """
+    last_id, name, data = "", "message", ""
     while line := response.readline():
         text = line.decode("utf-8").rstrip("\r\n")
         if not text:
-            if data:
-                yield name, data
+            yield last_id, name, data
             name, data = "message", ""
+        elif text.startswith("id:"):
+            last_id = text[3:].strip()
         elif text.startswith("event:"):
             name = text[6:].strip()
         elif text.startswith("data:"):

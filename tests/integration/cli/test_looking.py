@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import signal
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.integration.cli.conftest import CommandLine, simulated
+from tests.integration.cli.conftest import CommandLine, Server, simulated, start_server
 from tests.waiting import wait_until
 
 READS = [
@@ -218,6 +220,35 @@ def test_events_are_followed_as_they_happen(cli: CommandLine) -> None:
     started.send_signal(signal.SIGINT)
     started.communicate(timeout=30)
     assert started.returncode == 130
+
+
+def test_events_are_followed_on_when_the_server_is_back(own_server: Server, tmp_path: Path) -> None:
+    cli = CommandLine(own_server.home, tmp_path)
+    started = cli.start("events", "-f", "--kind", "job.*", "-o", "json")
+    assert started.stdout is not None
+    lines = iter(started.stdout.readline, "")
+
+    def told() -> bool:
+        cli.ok("suspend", "before")
+        cli.ok("resume", "before")
+        return bool(select.select([started.stdout], [], [], 0.5)[0])
+
+    cli.ok(*simulated("--", "x", name="before"))
+    wait_until(told, "an event is told", deadline_s=30)
+    own_server.stop()
+    assert started.stderr is not None
+    assert "waiting for it" in started.stderr.readline()
+    again = start_server(own_server.home)
+    try:
+        cli.ok(*simulated("--", "x", name="afterwards"))
+        events = map(json.loads, lines)
+        found = next(each for each in events if "afterwards" in each["message"])
+        assert found["kind"] == "job.pending"
+        started.send_signal(signal.SIGINT)
+        started.communicate(timeout=30)
+        assert started.returncode == 130
+    finally:
+        again.stop()
 
 
 def test_logs_show_each_stream_where_it_belongs_and_the_tail_of_one(cli: CommandLine) -> None:

@@ -285,6 +285,16 @@ async def test_the_event_of_a_price_tells_it_in_units_of_its_currency(world: Wor
     assert said[-1:] == ["cpu costs 2.50 USD an hour."]
 
 
+async def test_a_tenant_that_there_is_not_is_refused_with_those_that_there_are(
+    world: World,
+) -> None:
+    await declare(world)
+    await world.ask("POST", "/tenants", 201, json={"name": "acme"})
+    refused = await open_door(world, 422, tenant="nosuch")
+    assert refused["detail"].endswith("There is no tenant 'nosuch'.")
+    assert refused["fix"] == "Known: acme, default. `gpuplane tenants ls` lists them."
+
+
 async def test_names_of_32_hexadecimal_digits_are_no_ids(world: World) -> None:
     name = "d41d8cd98f00b204e9800998ecf8427e"
     await world.ask("POST", "/tenants", 201, json={"name": name})

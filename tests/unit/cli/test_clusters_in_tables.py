@@ -61,6 +61,22 @@ def test_a_quota_that_is_named_twice_is_refused_by_both(
     assert f"{first!r} and {second!r} are two quotas" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("gpus", "instances", "said"),
+    [
+        (("L4=-2",), (), "'L4=-2': COUNT must be 0 or more."),
+        (("L4=2:-1",), (), "'L4=2:-1': BORROW must be 0 or more."),
+        ((), ("a100-40gb/1g.5gb=-1",), "'a100-40gb/1g.5gb=-1': COUNT must be 0 or more."),
+    ],
+)
+def test_a_quota_below_none_is_refused_by_what_is_wrong_with_it(
+    gpus: tuple[str, ...], instances: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        read_flavors(gpus, instances, ["nvidia-l4"])
+    assert refused.value.message == said
+
+
 def test_whole_gpus_and_instances_are_two_quotas_and_an_amount_of_any_length_is_passed_on() -> None:
     made = read_flavors(["a100-40gb=09:" + "9" * 20], ["a100-40gb/1g.5gb=1"], [])
     told = [each["resources"][0] for each in made]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from gpuplane.cli.following import LogWriter, read_events
+from gpuplane.cli.following import LogWriter, read_events, read_frames
 
 
 def a_chunk(text: str, offset: int = 0, **more: Any) -> dict[str, Any]:
@@ -60,3 +60,10 @@ def test_lines_of_several_replicas_begin_with_their_rank() -> None:
 def test_events_are_read_as_they_are_framed() -> None:
     body = b": ping\n\nevent: log\ndata: {}\n\nevent: end\r\ndata: 1\ndata: 2\r\n\r\n"
     assert list(read_events(io.BytesIO(body))) == [("log", "{}"), ("end", "1\n2")]  # type: ignore[arg-type]  # a file reads like a response
+
+
+def test_frames_tell_where_a_stream_is_before_anything_happened() -> None:
+    body = b"retry: 2000\nid: 41\n\nid: 42\nevent: job.queued\ndata: {}\n\nevent: x\ndata: 1\n\n"
+    assert list(read_frames(io.BytesIO(body))) == [  # type: ignore[arg-type]  # a file reads like a response
+        ("41", "message", ""), ("42", "job.queued", "{}"), ("42", "x", "1"),
+    ]  # fmt: skip

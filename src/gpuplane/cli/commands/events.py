@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from gpuplane.cli.client import Client
-from gpuplane.cli.errors import Unreachable
-from gpuplane.cli.following import EVENT_STREAM, SILENCE_S, read_events
+from gpuplane.cli.errors import CliError, Exit
+from gpuplane.cli.following import EVENT_STREAM, SILENCE_S, read_frames, wait_for_server
 from gpuplane.cli.lookups import find_job
-from gpuplane.cli.output import Column, Output, output_option, paint, show_rows
+from gpuplane.cli.output import Column, Output, note, output_option, paint, show_rows
 from gpuplane.cli.parameters import INSTANT
 from gpuplane.cli.words import clock_text
 
@@ -90,17 +90,18 @@ def _follow(client: Client, query: dict[str, Any], output: Output) -> None:
             with client.stream(
                 "/events/stream", accept=EVENT_STREAM, timeout_s=SILENCE_S, headers=headers, **query
             ) as response:
-                for _, data in read_events(response):
-                    event = json.loads(data)
-                    if "kind" not in event:
-                        continue
-                    position = str(event.get("position") or position)
-                    _write(event, output)
-        except (OSError, HTTPException) as error:
-            if not position:
-                raise Unreachable("The control plane went away.") from error
-        if not position:
-            raise Unreachable("The control plane went away.")
+                for last_id, _, data in read_frames(response):
+                    event = json.loads(data) if data else {}
+                    if "kind" in event:
+                        _write(event, output)
+                    position = last_id or position
+        except (OSError, HTTPException):
+            pass  # it ended, as one does that the server closes
+        except CliError as error:
+            if error.code is not Exit.UNREACHABLE or not position:
+                raise
+            fix = "Follow them again: `gpuplane events -f`."
+            client, _ = wait_for_server("/whoami", note, what="work", fix=fix)
         pause.wait(AGAIN_S)
 
 

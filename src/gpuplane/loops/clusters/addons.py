@@ -90,9 +90,14 @@ def make_step(name: str) -> Work:
             outcome[addon.name] = f"{state}. {status.message}".strip()
         if name == "deploy_nfd" and outcome.get("nfd", "").startswith("installed"):
             return _sleep_for_labels(tools, 1)
-        return Completed(outcome, message="; ".join(f"{k}: {v}" for k, v in outcome.items()))
+        return Completed(outcome, message=tell_outcome(outcome))
 
     return run
+
+
+def tell_outcome(outcome: Mapping[str, str]) -> str:
+    """Return what became of each add-on, as one sentence."""
+    return "; ".join(f"{name}: {said.rstrip('.')}" for name, said in outcome.items())
 
 
 async def bring_in(

@@ -39,3 +39,7 @@ def test_a_cluster_that_answers_too_many_requests_is_not_called_out_of_reach() -
     assert "refuses requests as too many" in refused.detail
     away = _refusal(connection, Unreachable("no route"))
     assert away.code == "cluster_unreachable"
+    said = _refusal(connection, Unreachable("https://10.0.0.1:6443 cannot be reached: no route."))
+    assert said.detail == (
+        "The API server https://10.0.0.1:6443 cannot be reached from here: no route."
+    )

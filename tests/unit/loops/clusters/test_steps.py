@@ -9,6 +9,7 @@ from uuid import UUID
 from gpuplane.core.runs.plans import Answer, Completed, Failed, StepCall
 from gpuplane.domains.clusters.service import Cluster
 from gpuplane.kube.errors import Conflict, Unreachable
+from gpuplane.loops.clusters.addons import tell_outcome
 from gpuplane.loops.clusters.tools import TRIES, ClusterTools, step
 
 CALL = cast(
@@ -61,3 +62,8 @@ async def test_a_cluster_out_of_reach_is_told_as_such_and_tried_later() -> None:
     answer, tried = await answer_of(Unreachable("no route"))
     assert isinstance(answer, Failed)
     assert (answer.word, tried) == ("ClusterUnreachable", 1)
+
+
+def test_what_became_of_the_add_ons_is_one_sentence() -> None:
+    told = tell_outcome({"prometheus": "left out. It was not asked for.", "dcgm": "installed."})
+    assert told == "prometheus: left out. It was not asked for; dcgm: installed"

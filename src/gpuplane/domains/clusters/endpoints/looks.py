@@ -169,7 +169,8 @@ def _refusal(connection: Connection, error: KubeError) -> ClusterRefused:
             field="kubeconfig.clusters",
             fix="Repeat it in a minute; if it goes on, see who else asks that much there.",
         )
-    return _unreachable(connection, error.message)
+    said = error.message.removeprefix(f"{connection.server} cannot be reached: ")
+    return _unreachable(connection, said)
 
 
 def _unreachable(connection: Connection, why: str) -> ClusterRefused:

@@ -21,7 +21,7 @@ from gpuplane.domains.identity.rules import (
     User,
 )
 from gpuplane.domains.identity.service.telling import CHANGED, announce, stale
-from gpuplane.kit.access import Permission, Principal
+from gpuplane.kit.access import Permission, Principal, RowScope
 from gpuplane.kit.ids import new_id
 from gpuplane.kit.pagination import Page, PageRequest
 
@@ -150,6 +150,12 @@ def find_project_in(session: ReadSession, tenant_id: TenantId, name: str) -> Pro
 def find_tenant_by_name(session: ReadSession, name: str) -> Tenant | None:
     """Return a tenant by its name; the caller was checked by whoever asks."""
     return repository.find_tenant_named(session, name)
+
+
+def name_tenants(session: ReadSession, limit: int) -> tuple[str, ...]:
+    """Return the names of the first tenants; the caller was checked by whoever asks."""
+    page = repository.list_tenants(session, RowScope(everything=True), PageRequest(limit))
+    return tuple(each.name for each in page.items)
 
 
 def find_user_by_name(session: ReadSession, name: str) -> User | None:

@@ -242,4 +242,9 @@ def _gone(error: BackendError) -> ProductError:
         )
     if error.word == NOTHING_KEPT:
         return LogsGone(f"{error.message}.", fix="Its output was never written or is pruned.")
-    return Unavailable(f"{error.message}.", code="logs_unavailable", retry_after_s=2)
+    return Unavailable(
+        f"{error.message.rstrip('.')}.",
+        code="logs_unavailable",
+        fix="Try again once its cluster answers: `gpuplane clusters ls` says which do.",
+        retry_after_s=2,
+    )

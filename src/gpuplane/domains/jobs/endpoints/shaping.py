@@ -196,7 +196,7 @@ def _row(job: Job, names: Names) -> dict[str, Any]:
         "status_message": unheard or job.status_message,
         "progress": job.progress_ratio,
         "retry_count": job.retry_count,
-        "attempt_count": job.attempt_count if tries is None else tries.count,
+        "attempt_count": job.attempt_count if tries is None else tries.number,
         "ran_seconds": 0.0 if tries is None else tries.ran_ms / 1000,
         "estimated_start": job.estimated_start,
         "estimated_end": job.estimated_end,

@@ -30,7 +30,7 @@ _REPLICA = tuple(each.name for each in fields(Replica))
 class Tries(NamedTuple):
     """How many attempts a job has had, and how long they ran together."""
 
-    count: int
+    number: int
     ran_ms: int
 
 

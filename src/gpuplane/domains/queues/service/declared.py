@@ -34,6 +34,8 @@ from gpuplane.kit.ids import find_id
 from gpuplane.kube.tenancy import namespace_of
 
 T = TypeVar("T")
+SHOWN_TENANTS = 8
+"""Tenants named to whoever wrote one that there is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,11 @@ def find_tenant_id(session: ReadSession, name: str) -> TenantId:
         else identity.tenants_by_ids(session, {TenantId(key)}).get(TenantId(key))
     )
     if found is None:
+        known = ", ".join(identity.name_tenants(session, SHOWN_TENANTS))
         raise BadQueue(
-            f"There is no tenant {name!r}.", field="tenant", fix="List the tenants for their names."
+            f"There is no tenant {name!r}.",
+            field="tenant",
+            fix=f"Known: {known}. `gpuplane tenants ls` lists them.",
         )
     return found.id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,15 +28,23 @@ from gpuplane.provisioning.binaries import NAMES, find_binary
 from gpuplane.provisioning.errors import ProvisioningError
 from tests.integration.cli.conftest import CommandLine, Server, start_server
 from tests.integration.provisioning.standing_in import write_program
+from tests.kubernetes.kueue.dispatching import IN_TURN, dispatching_turn
 from tests.kubernetes.rigged import RunningCluster
 from tests.unit.core.provisioning.specifications import EXAMPLES
 
+pytestmark = IN_TURN
+
 
 @pytest.fixture
-def made(second_rig: RunningCluster) -> Iterator[RunningCluster]:
-    """A cluster without the account before and after."""
-    yield second_rig
-    api = second_rig.api()
+async def made(rig: RunningCluster, second_rig: RunningCluster) -> AsyncIterator[RunningCluster]:
+    """A cluster without the account before and after, while no worker is registered by it."""
+    async with dispatching_turn(rig.kubeconfig.parent):
+        yield second_rig
+        _take_away_account(second_rig)
+
+
+def _take_away_account(cluster: RunningCluster) -> None:
+    api = cluster.api()
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     for path in (
         f"/api/v1/namespaces/{NAMESPACE}/secrets/{TOKEN_SECRET}",

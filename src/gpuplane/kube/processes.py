@@ -146,6 +146,8 @@ def _bound_memory(number: int, most: int) -> None:
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        if process.stdin.is_closing():
+            return  # it has ended already, and uvloop takes no write any more
         process.stdin.write(data)
         await process.stdin.drain()
         process.stdin.close()

@@ -135,6 +135,8 @@ async def _follow(run: _Run, request: bytes, reading: int) -> None:
 async def _feed(run: _Run, request: bytes) -> None:
     stdin = run.process.stdin
     assert stdin is not None
+    if stdin.is_closing():
+        return  # it has ended already, and uvloop takes no write any more
     with contextlib.suppress(ConnectionError):
         stdin.write(request)
         await stdin.drain()

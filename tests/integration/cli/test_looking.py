@@ -225,19 +225,19 @@ def test_events_are_followed_as_they_happen(cli: CommandLine) -> None:
 def test_events_are_followed_on_when_the_server_is_back(own_server: Server, tmp_path: Path) -> None:
     cli = CommandLine(own_server.home, tmp_path)
     started = cli.start("events", "-f", "--kind", "job.*", "-o", "json")
-    assert started.stdout is not None
-    lines = iter(started.stdout.readline, "")
-
-    def told() -> bool:
-        cli.ok(*simulated("--", "x", name="before"))  # it may not follow yet when one is made
-        return bool(select.select([started.stdout], [], [], 0.5)[0])
-
-    wait_until(told, "an event is told", deadline_s=30)
-    own_server.stop()
-    assert started.stderr is not None
-    assert "waiting for it" in started.stderr.readline()
-    again = start_server(own_server.home)
     try:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        lines = iter(started.stdout.readline, "")
+
+        def told() -> bool:
+            cli.ok(*simulated("--", "x", name="before"))  # it may not follow yet when one is made
+            return bool(select.select([started.stdout], [], [], 0.5)[0])
+
+        wait_until(told, "an event is told", deadline_s=30)
+        own_server.stop()
+        assert "waiting for it" in started.stderr.readline()
+        own_server.process = start_server(own_server.home).process
         cli.ok(*simulated("--", "x", name="afterwards"))
         events = map(json.loads, lines)
         found = next(each for each in events if "afterwards" in each["message"])
@@ -246,7 +246,8 @@ def test_events_are_followed_on_when_the_server_is_back(own_server: Server, tmp_
         started.communicate(timeout=30)
         assert started.returncode == 130
     finally:
-        again.stop()
+        started.kill()
+        started.communicate()
 
 
 def test_logs_show_each_stream_where_it_belongs_and_the_tail_of_one(cli: CommandLine) -> None:

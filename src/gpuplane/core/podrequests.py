@@ -8,8 +8,12 @@ asked for the whole pod stands instead, and the overhead of its runtime comes on
 """
 
 from collections.abc import Iterable, Mapping
+from math import ceil
+
+from gpuplane.core.quantities import BadQuantity, parse_quantity
 
 Amounts = Mapping[str, int]
+Quantities = Mapping[str, str | int | float | None]
 
 
 def effective_request(
@@ -39,6 +43,23 @@ def effective_request(
             starting = most_of(starting, sum_of(beside, own))
     total = most_of(sum_of(total, beside), starting)
     return sum_of({**total, **(whole or {})}, overhead or {})
+
+
+def read_request(requests: Quantities | None, limits: Quantities | None = None) -> dict[str, int]:
+    """Return what is asked for, rounded up as kube-scheduler does; a limit alone is a request.
+
+    CPU in thousandths, all else in its own unit: bytes, devices. What is no quantity is left out:
+    an API server takes none such.
+    """
+    found: dict[str, int] = {}
+    for told in (limits, requests):
+        for name, quantity in (told or {}).items():
+            try:
+                if quantity is not None:
+                    found[name] = ceil(parse_quantity(quantity) * (1000 if name == "cpu" else 1))
+            except BadQuantity:
+                continue
+    return found
 
 
 def sum_of(one: Amounts, other: Amounts) -> dict[str, int]:

@@ -5,16 +5,14 @@ Owns the tasks; a loop's turn waits for those that answer, and not again for one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from gpuplane.core.ids import ClusterId
+from gpuplane.kit.tasks import end_tasks
 
 log = logging.getLogger("gpuplane.loops")
 
 Work = Callable[[], Awaitable[None]]
-
-END_S = 5.0
-"""How long work that was cancelled is waited for."""
 
 
 class Looks:
@@ -81,20 +79,6 @@ class Looks:
             if self._told.get(key) != said:
                 log.error("%s of cluster %s failed", self._name, key, exc_info=error)
             self._told[key] = said
-
-
-async def end_tasks(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for them; what failed is logged, for nobody else will ask."""
-    if not tasks:
-        return
-    for task in tasks:
-        task.cancel()
-    done, pending = await asyncio.wait(tasks, timeout=END_S)
-    for task in pending:
-        log.warning("%s did not end within %g s of being cancelled", task.get_name(), END_S)
-    for task in done:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("%s failed as it was ended: %s", task.get_name(), error)
 
 
 async def _run(work: Work) -> None:

@@ -17,7 +17,8 @@ from gpuplane.db.questions import Question
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Attempt, Offer
 from gpuplane.kit.clock import Clock
-from gpuplane.loops.looks import Looks, end_tasks
+from gpuplane.kit.tasks import end_tasks
+from gpuplane.loops.looks import Looks
 from gpuplane.loops.ports import Backends
 from gpuplane.loops.releases import Ends
 

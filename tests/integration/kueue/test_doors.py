@@ -12,7 +12,9 @@ from gpuplane.backends.interface import Phase
 from gpuplane.core.ids import TenantId
 from gpuplane.core.quota.specs import LocalQueueSpec
 from gpuplane.core.reasons import Word
+from gpuplane.db.sessions import WriteSession
 from gpuplane.db.types import table_of
+from gpuplane.domains.clusters import service as clusters
 from gpuplane.domains.clusters.tables import ClusterRow
 from gpuplane.domains.jobs import service as jobs
 from gpuplane.domains.jobs.service import Offer
@@ -148,9 +150,12 @@ async def close_main(kueue: Kueue) -> None:
     """Withdraw the door as an offboarding does, whatever goes through it."""
     world = kueue.world
     tenant_id = TenantId(world.server.admin.tenant_id)
-    await world.server.database.write(
-        "tests.close", lambda s: close_door(s, world.sim, "main", tenant_id, "test", 1)
-    )
+
+    def close(session: WriteSession) -> None:
+        cluster = clusters.get_cluster(session, world.sim)
+        close_door(session, cluster, "main", tenant_id, "test", 1)
+
+    await world.server.database.write("tests.close", close)
 
 
 async def offers(kueue: Kueue) -> list[Offer]:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplane.core.fleet.facts import MigPlacement, parse_mig_device
+from gpuplane.kit.depths import is_deeper
 
 MAX_DIGITS = 18
 """Of a number that is believed: instants in ms and ranks are shorter, and all fit into 64 bits."""
-MAX_DEPTH = 100
-"""How deep a JSON object may be nested: what is kept of it is written and read again elsewhere,
-where less of Python's recursion limit of 1,000 may be left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +78,11 @@ def read_instances(manifest: str | None) -> set[MigPlacement]:
 
 
 def _can_be_kept(read: dict[str, Any]) -> bool:
-    """Return whether an object is not too deep, and all its texts can be written."""
-    level: list[Any] = [read]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.keys()
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-            elif isinstance(each, str) and not _is_whole(each):
-                return False
-        if not inner:
-            return True
-        level = inner
-    return False
-
-
-def _is_whole(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: JSON may escape half of a surrogate pair."""
+    """Return whether an object may be stored: not too deep, no half of a surrogate pair in it."""
+    if is_deeper(read):
+        return False
     try:
-        text.encode()
+        json.dumps(read, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -50,6 +50,7 @@ from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.backends.kubernetes.watching import ClusterWatch
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError, NotThere, Unreachable
 from gpuplane.kube.kinds import JOB_SET, POD, ROUTE, SCALED_OBJECT, STORAGE_CLASS
@@ -168,11 +169,9 @@ class KubernetesBackend:
 
     async def stop(self) -> None:
         """Let go of the cluster; what runs goes on."""
-        for task in (self._opening, self._settling, self._reporting, self._asking):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, BackendError):
-                    await task
+        tasks = (self._opening, self._settling, self._reporting, self._asking)
+        # An opening that failed was told of by whoever waited for it.
+        await end_tasks([task for task in tasks if task is not None and not task.done()])
         await self._settler.stop()
         await self._releases.stop()
         await self._reporter.stop()

@@ -57,9 +57,9 @@ _SLUG_CHARS = 35
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
 
-def slug(text: str, limit: int = _SLUG_CHARS) -> str:
+def slug(text: str) -> str:
     """Return a text as part of a DNS label: lower case, digits and dashes, never empty."""
-    return _NOT_NAME.sub("-", text.lower()).strip("-")[:limit].strip("-") or "x"
+    return _NOT_NAME.sub("-", text.lower()).strip("-")[:_SLUG_CHARS].strip("-") or "x"
 
 
 def workload_name(job_name: str, attempt_id: AttemptId) -> str:

@@ -6,7 +6,7 @@ stranger's pod has no API tells, nor which MIG instance; as many as it asks for 
 first that no job of ours holds.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
@@ -18,7 +18,7 @@ from gpuplane.backends.kubernetes.manifests.devices import GPU_RESOURCES
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import GpuId
 from gpuplane.core.mig.profiles import MIG_RESOURCE_PREFIX, resource_of_profile
-from gpuplane.core.quantities import BadQuantity, parse_quantity
+from gpuplane.core.podrequests import effective_request, read_request
 from gpuplane.core.reasons import TAKEN_BY_OTHERS
 from gpuplane.kube.shapes import Resources
 
@@ -43,6 +43,7 @@ class _Spec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
+    resources: Resources | None = None
     overhead: dict[str, str | int | float] | None = None
 
 
@@ -93,30 +94,26 @@ def _shared(node: str, amounts: Amounts) -> Take:
 
 
 def read_take(pod: OtherPod) -> Take:
-    """Return what a pod takes of its node.
-
-    Source:
-        Kubernetes, "Init Containers": the larger of any init container and of all others together,
-        sidecars counted among these; the overhead of its runtime on top.
-    """
-    running = [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
-    total = _sum([*(each.resources for each in (*pod.spec.containers, *running))])
-    for each in pod.spec.init_containers:
-        if each.restart_policy != "Always":
-            first = _sum([each.resources])
-            total = {name: max(total.get(name, 0.0), first.get(name, 0.0))
-                     for name in total.keys() | first.keys()}  # fmt: skip
-    over = _sum([Resources(requests=pod.spec.overhead)])
-    amount = {name: total.get(name, 0.0) + over.get(name, 0.0) for name in total.keys() | over}
+    """Return what a pod takes of its node."""
+    spec = pod.spec
+    amount = effective_request(
+        [_request_of(each.resources) for each in spec.containers],
+        [
+            (_request_of(each.resources), each.restart_policy == "Always")
+            for each in spec.init_containers
+        ],
+        _request_of(spec.resources),
+        read_request(spec.overhead),
+    )
     return _shared(
-        pod.spec.node_name,
+        spec.node_name,
         Amounts(
-            ceil(amount.get("cpu", 0) * 1000),
+            amount.get("cpu", 0),
             ceil(amount.get("memory", 0) / _MIB),
             ceil(amount.get("ephemeral-storage", 0) / _MIB),
-            ceil(sum(amount.get(name, 0) for name in GPU_RESOURCES)),
+            sum(amount.get(name, 0) for name in GPU_RESOURCES),
             tuple(
-                (name, ceil(count))
+                (name, count)
                 for name, count in sorted(amount.items())
                 if name.startswith(MIG_RESOURCE_PREFIX) and count > 0
             ),
@@ -124,17 +121,8 @@ def read_take(pod: OtherPod) -> Take:
     )
 
 
-def _sum(resources: Sequence[Resources | None]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for each in resources:
-        # A limit without a request is the request.
-        asked = {**(each.limits or {}), **(each.requests or {})} if each is not None else {}
-        for name, text in asked.items():
-            try:
-                total[name] = total.get(name, 0.0) + float(parse_quantity(text))
-            except BadQuantity:
-                continue  # the API server takes none such
-    return total
+def _request_of(resources: Resources | None) -> dict[str, int]:
+    return {} if resources is None else read_request(resources.requests, resources.limits)
 
 
 @dataclass(slots=True)

@@ -58,6 +58,7 @@ from gpuplane.backends.kubernetes.settings import KubernetesSettings
 from gpuplane.core.ids import AttemptId
 from gpuplane.core.reasons import Word
 from gpuplane.kit.failpoints import failpoint
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.kit.yaml_texts import UnreadableYaml, load_documents
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, KubeError, NotThere
@@ -170,10 +171,7 @@ class Releases:
 
     async def stop(self) -> None:
         """End what is under way; the next process goes on with it."""
-        tasks = list(self._starts.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._starts.values()))
 
     async def _start(self, plan: AttemptPlan, secrets: Mapping[str, str]) -> None:
         known, _ = await self._records.load(plan.ref.attempt_id)

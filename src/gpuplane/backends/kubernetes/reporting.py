@@ -19,6 +19,7 @@ from gpuplane.backends.kubernetes.shapes import Pod
 from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import KubeError
 
@@ -80,10 +81,7 @@ class Reporter:
 
     async def stop(self) -> None:
         """End what is under way."""
-        tasks = list(self._busy)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._busy))
 
     def look(self) -> None:
         """Begin to read those that are due, up to the limit of a second."""

@@ -49,6 +49,7 @@ from gpuplane.backends.kubernetes.views import ClusterView
 from gpuplane.core.ids import AttemptId
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.failpoints import failpoint
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotThere
 from gpuplane.kube.kinds import (
@@ -138,10 +139,7 @@ class Settler:
 
     async def stop(self) -> None:
         """End what is under way."""
-        tasks = list(self._busy.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._busy.values()))
 
     async def _look(self, *, to_all: bool) -> None:
         if to_all:

@@ -14,6 +14,7 @@ from typing import cast
 from gpuplane.backends.kubernetes.archive import LogArchive, RankLog
 from gpuplane.backends.kubernetes.shapes import Pod
 from gpuplane.core.ids import AttemptId
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.kube.clients import KubeClient
 from gpuplane.kube.errors import BadRequest, KubeError, NotThere
 
@@ -48,10 +49,7 @@ class LogTails:
 
     async def stop(self) -> None:
         """End every stream."""
-        tasks = list(self._tails.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._tails.values()))
         self._tails.clear()
 
     async def read_off(self, pod: Pod, attempt_id: AttemptId, rank: int) -> None:

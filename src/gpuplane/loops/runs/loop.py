@@ -16,7 +16,7 @@ from gpuplane.db.questions import LAST_INSTANT, Question
 from gpuplane.domains.runs import service as runs
 from gpuplane.kit.clock import Clock
 from gpuplane.kit.errors import ProductError
-from gpuplane.loops.looks import end_tasks
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.loops.runs.meters import RunMeters
 from gpuplane.loops.runs.worker import Workbench
 

@@ -17,7 +17,7 @@ from gpuplane.db.sessions import ReadSession
 from gpuplane.domains.runs import service as runs
 from gpuplane.domains.runs.service import Claimed, Registered
 from gpuplane.kit.clock import Clock, instant_to_text
-from gpuplane.loops.looks import end_tasks
+from gpuplane.kit.tasks import end_tasks
 from gpuplane.loops.runs.calling import CacheKey, cache_key_of, call_handler, near_of, reply_of
 from gpuplane.loops.runs.memory import Memories, Outputs, RunMemory, learn_graph, numbers_of
 from gpuplane.loops.runs.meters import RunMeters

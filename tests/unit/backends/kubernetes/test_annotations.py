@@ -7,7 +7,6 @@ import json
 import pytest
 
 from gpuplane.backends.kubernetes.annotations import (
-    MAX_DEPTH,
     Place,
     find_object,
     read_instances,
@@ -17,6 +16,7 @@ from gpuplane.backends.kubernetes.annotations import (
 )
 from gpuplane.core.fleet.facts import MigPlacement
 from gpuplane.core.ids import GpuId
+from gpuplane.kit.depths import MAX_JSON_DEPTH
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_an_object_may_be_nested_up_to_a_limit_that_leaves_room_to_write_it() ->
     def nested(depth: int) -> str:
         return '{"a":' * depth + "1" + "}" * depth
 
-    assert find_object(nested(MAX_DEPTH - 2)) is not None
-    assert find_object(nested(MAX_DEPTH)) is None
+    assert find_object(nested(MAX_JSON_DEPTH)) is not None
+    assert find_object(nested(MAX_JSON_DEPTH + 1)) is None
 
 
 def test_places_that_are_whole_are_read_beside_those_that_are_not() -> None:

@@ -55,6 +55,13 @@ def test_a_pod_takes_the_larger_of_what_runs_and_what_comes_first_and_its_runtim
     assert read_take(pod).amounts == Amounts(4250, 130, 0, 0)
 
 
+def test_what_is_asked_for_a_whole_pod_stands_in_place_of_what_its_containers_ask_for() -> None:
+    pod = a_pod(
+        containers=[asks(cpu="500m", memory="100Mi", gpu=1)], resources={"requests": {"cpu": "2"}}
+    )
+    assert read_take(pod).amounts == Amounts(2000, 100, 0, 1)
+
+
 def test_a_limit_without_a_request_is_the_request_and_parts_are_rounded_up() -> None:
     pod = a_pod(containers=[{"resources": {"limits": {"memory": "1", "cpu": "1n"}}}])
     assert read_take(pod).amounts == Amounts(1, 1, 0, 0)

@@ -6,7 +6,6 @@ hooks     Jobs and pods of Helm's hooks, which run one after another: the larges
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
 from typing import Any
 
 from gpuplane.backends.interface import AttemptPlan
@@ -18,15 +17,12 @@ from gpuplane.backends.kubernetes.manifests.chartrules import (
     pod_spec_of,
     refusal,
 )
-from gpuplane.core.podrequests import Amounts, effective_request, most_of, sum_of
-from gpuplane.core.quantities import parse_quantity
+from gpuplane.core.podrequests import Amounts, effective_request, most_of, read_request, sum_of
 
 _BEFORE = frozenset({"pre-install", "pre-upgrade", "pre-rollback"})
 """Hooks that are over when what they come before is made."""
 _AWAITED = frozenset({"Job", "Pod"})
 """Kinds of hooks whose end Helm waits for; others are made, and left to run."""
-_UNITS = {"cpu": 1000, "memory": 1}
-"""What is compared: CPU in thousandths, memory in bytes."""
 
 
 def check_total(plan: AttemptPlan, objects: Sequence[Object], devices: Sequence[Object]) -> None:
@@ -73,7 +69,7 @@ def check_total(plan: AttemptPlan, objects: Sequence[Object], devices: Sequence[
 
 
 def compute_peak(objects: Iterable[Object]) -> dict[str, int]:
-    """Return the most CPU and memory that what a chart makes asks for at one moment."""
+    """Return the most that what a chart makes asks for at one moment: CPU in thousandths, bytes."""
     beside: Amounts = {}
     before: Amounts = {}
     after: Amounts = {}
@@ -98,15 +94,10 @@ def _request_of(spec: Mapping[str, Any]) -> dict[str, int]:
             for each in spec.get("initContainers") or ()
         ],
         _asked(spec.get("resources")),
-        _asked({"requests": spec.get("overhead")}),
+        read_request(spec.get("overhead")),
     )
 
 
 def _asked(resources: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return what is asked for, rounded up as kube-scheduler does; a limit alone is a request."""
-    found: dict[str, int] = {}
-    for key in ("limits", "requests"):
-        for name, amount in ((resources or {}).get(key) or {}).items():
-            if name in _UNITS and amount is not None:
-                found[name] = ceil(parse_quantity(amount) * _UNITS[name])
-    return found
+    told = resources or {}
+    return read_request(told.get("requests"), told.get("limits"))

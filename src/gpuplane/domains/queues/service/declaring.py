@@ -287,26 +287,15 @@ def delete_local_queue(
         list_jobs(session, known.cluster.id, tenant_id, name),
         f"through LocalQueue {name} of {tenant} on {known.cluster.name}",
     )
-    close_door(session, key, name, tenant_id, actor, now)
+    close_door(session, known.cluster, name, tenant_id, actor, now)
 
 
 def close_door(
-    session: WriteSession,
-    key: UUID | str,
-    name: str,
-    tenant_id: TenantId,
-    actor: str,
-    now: int,
+    session: WriteSession, cluster: Cluster, name: str, tenant_id: TenantId, actor: str, now: int
 ) -> None:
-    """Withdraw a tenant's LocalQueue, whatever goes through it.
-
-    Raises:
-        QueueNotFound: If the tenant has none of that name.
-    """
-    known = load_declared(session, key)
-    get_door(known, name, tenant_id)
-    repository.delete_local_queue(session, known.cluster.id, name, tenant_id)
-    announce(session, known.cluster, "queue.deleted", "local_queue", name, actor, now, tenant_id)
+    """Withdraw a LocalQueue that is declared, whatever goes through it."""
+    repository.delete_local_queue(session, cluster.id, name, tenant_id)
+    announce(session, cluster, "queue.deleted", "local_queue", name, actor, now, tenant_id)
 
 
 def _join(

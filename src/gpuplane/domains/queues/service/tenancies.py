@@ -205,13 +205,10 @@ def close_queues(
     session: WriteSession, cluster_id: ClusterId, tenant_id: TenantId, actor: str, now: int
 ) -> list[str]:
     """Withdraw every LocalQueue of a tenant; return their names."""
-    found = [
-        each.name
-        for each in load_declared(session, cluster_id).local_queues
-        if each.spec.tenant_id == tenant_id
-    ]
+    known = load_declared(session, cluster_id)
+    found = [each.name for each in known.local_queues if each.spec.tenant_id == tenant_id]
     for name in found:
-        close_door(session, cluster_id, name, tenant_id, actor, now)
+        close_door(session, known.cluster, name, tenant_id, actor, now)
     return found
 
 
